@@ -1,0 +1,214 @@
+"""The border: columns are named, checked and cut to sampled tokens here, with one look from the host and errors that name the column."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..registry import Column, ColumnError, Level, Vocabulary, nearest
+from .layout import Layout
+from .names import translation
+from .sequences import Sequences
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What the border hands to ``Batch``."""
+
+    sequences: Sequences
+    columns: dict[str, Tensor]
+    levels: dict[str, Level]
+    layout: Layout
+    lengths: tuple[int, ...]
+    groups: tuple[int, ...]
+    prompts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Outside:
+    """The shape that columns have outside: ``P`` positions in ``S`` rows."""
+
+    mask: Tensor
+    """``[P]``: bool."""
+    row: Tensor
+    """``[P]``: the row of each position."""
+    starts: Tensor
+    """``[S]``: the first position of each row."""
+    spans: tuple[int, ...]
+    shape: tuple[int, ...]
+    """How a token column begins: ``(B, T)`` or ``(P,)``."""
+    width: int | None = None
+    jagged: bool = False
+    stray: Tensor | None = None
+    """How many values of the mask were neither 0 nor 1."""
+
+
+def cross(
+    outside: Outside, given: Mapping[str, Any], *, names: str, fields: Iterable[Column], masked_rewards: str, per_sequence: Iterable[str]
+) -> Packed:
+    """Check every column, look at the device once, and pack."""
+    if masked_rewards not in ("error", "drop", "to-sequence"):
+        raise ColumnError(f"masked_rewards={masked_rewards!r}: say 'error', 'drop' or 'to-sequence'.")
+    vocabulary = Vocabulary().extended(fields)
+    named = _named(given, translation(names), vocabulary)
+    ids = _group_ids(named.pop("group_ids"), outside) if "group_ids" in named else None
+    columns, levels = {}, {}
+    for name, value in named.items():
+        columns[name], levels[name] = _admitted(vocabulary[name], value, outside, name in set(per_sequence))
+    lengths, total, group_host, prompts, shiftable = _look(outside, columns, levels, ids, vocabulary, masked_rewards)
+    source = torch.nonzero_static(outside.mask, size=total).squeeze(1)
+    lengths_there = outside.starts.new_zeros(outside.starts.shape).index_add(0, outside.row, outside.mask.to(outside.starts.dtype))
+    if masked_rewards == "to-sequence" and "token_rewards" in columns:
+        strays = torch.where(outside.mask, 0.0, columns["token_rewards"].nan_to_num(0.0))
+        moved = strays.new_zeros(len(outside.spans)).index_add(0, outside.row, strays)
+        columns["rewards"] = columns.get("rewards", torch.zeros_like(moved)) + moved
+        levels["rewards"] = Level.SEQUENCE
+    packed = {n: x.index_select(0, source) if levels[n] is Level.TOKEN else x.clone() for n, x in columns.items()}
+    sequences = Sequences.of(lengths_there, total, ids, len(set(group_host)) if ids is not None else None)
+    if ids is not None:
+        packed["group_ids"], levels["group_ids"] = ids, Level.SEQUENCE
+    layout = Layout(source, outside.starts, outside.spans, outside.width, outside.jagged, shiftable)
+    return Packed(sequences, packed, levels, layout, tuple(lengths), ranked(group_host), tuple(prompts))
+
+
+def ranked(ids: Iterable[int]) -> tuple[int, ...]:
+    """Return each id's rank among the distinct ids: the slot that ``Sequences`` gives it."""
+    ids = tuple(ids)
+    slot = {value: i for i, value in enumerate(sorted(set(ids)))}
+    return tuple(slot[i] for i in ids)
+
+
+def _named(given: Mapping[str, Any], ours: Mapping[str, str], vocabulary: Vocabulary) -> dict[str, Any]:
+    named: dict[str, Any] = {}
+    for theirs, value in given.items():
+        name = ours.get(theirs, theirs)
+        if value is None:
+            raise ColumnError(f"column {theirs!r} is None; leave it out instead.")
+        if name not in vocabulary or vocabulary[name].level not in (Level.TOKEN, Level.SEQUENCE):
+            raise ColumnError(
+                f"there is no column {theirs!r}.{nearest(theirs, [n for n in vocabulary if vocabulary[n].level in (Level.TOKEN, Level.SEQUENCE)])}"
+                f" A column of your own is declared by column({theirs!r}, level=..., doc=...) and passed in fields=[...]."
+            )
+        if name in named:
+            raise ColumnError(f"column {name!r} is given twice, once as {theirs!r}.")
+        named[name] = value
+    return named
+
+
+def _admitted(column: Column, value: Any, outside: Outside, per_sequence: bool) -> tuple[Tensor, Level]:
+    name, rows = column.name, len(outside.spans)
+    try:
+        x = value.values() if isinstance(value, Tensor) and value.is_nested else torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ColumnError(f"column {name!r} is no tensor: {error}.") from error
+    if x.device != outside.mask.device:
+        if isinstance(value, Tensor):
+            raise ColumnError(f"column {name!r} is on {x.device}, the mask on {outside.mask.device}.")
+        x = x.to(outside.mask.device)
+    if column.integer and x.is_floating_point():
+        raise ColumnError(f"column {name!r} holds {x.dtype}; expected integers.")
+    if x.is_complex():
+        raise ColumnError(f"column {name!r} holds {x.dtype}; expected real numbers.")
+    level = _level(column, x, outside, per_sequence, rows)
+    x = x.flatten(0, 1) if level is Level.TOKEN and len(outside.shape) == 2 else x
+    if not column.integer:
+        x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    return (x if column.differentiable else x.detach()), level
+
+
+def _level(column: Column, x: Tensor, outside: Outside, per_sequence: bool, rows: int) -> Level:
+    extra = 1 if column.wide else 0
+    shape = tuple(x.shape)
+    token = len(shape) == len(outside.shape) + extra and shape[: len(outside.shape)] == outside.shape
+    sequence = len(shape) == 1 + extra and shape[0] == rows
+    if token and sequence and outside.spans != (1,) * rows:
+        return Level.SEQUENCE if per_sequence or column.level is Level.SEQUENCE else Level.TOKEN
+    if token and column.level is Level.TOKEN and not per_sequence:
+        return Level.TOKEN
+    if sequence:
+        return Level.SEQUENCE  # a column may be given at a coarser level; it is spread on request, never summed
+    k = ", K" if column.wide else ""
+    wanted = [f"[{rows}{k}]"] if column.level is Level.SEQUENCE or per_sequence else [f"[{', '.join(map(str, outside.shape))}{k}]", f"[{rows}{k}] (per sequence)"]
+    note = " It is one value per sequence; rewards of single tokens go into 'token_rewards'." if token and column.name == "rewards" else ""
+    raise ColumnError(f"column {column.name!r} has the shape {list(shape)}; expected {' or '.join(wanted)}.{note}")
+
+
+def _group_ids(value: Any, outside: Outside) -> Tensor:
+    """Return ``[S]`` int64; text becomes a stable 64-bit hash, so that ranks agree without talking."""
+    rows = len(outside.spans)
+    if isinstance(value, Tensor):
+        if value.is_floating_point() or value.shape != (rows,):
+            raise ColumnError(f"column 'group_ids' is {value.dtype} {list(value.shape)}; expected {rows} integers or strings, one per sequence.")
+        return value.detach().to(device=outside.mask.device, dtype=torch.long)
+    texts = list(value)
+    if len(texts) != rows:
+        raise ColumnError(f"column 'group_ids' has {len(texts)} entries for {rows} sequences.")
+    if all(isinstance(t, str) for t in texts):
+        hashes = {t: int.from_bytes(blake2b(t.encode(), digest_size=8).digest(), "little", signed=True) for t in set(texts)}
+        if len(set(hashes.values())) != len(hashes):
+            raise ColumnError("two different group ids have the same 64-bit hash; rename one.")
+        texts = [hashes[t] for t in texts]
+    try:
+        return torch.tensor([int(t) if not isinstance(t, float) else _refuse(t) for t in texts], dtype=torch.long, device=outside.mask.device)
+    except (TypeError, ValueError) as error:
+        raise ColumnError(f"column 'group_ids' must hold integers or strings: {error}.") from error
+
+
+def _refuse(value: Any) -> int:
+    raise ValueError(f"{value!r} is neither")
+
+
+def _look(
+    outside: Outside, columns: dict[str, Tensor], levels: dict[str, Level], ids: Tensor | None, vocabulary: Vocabulary, masked_rewards: str
+) -> tuple[list[int], int, list[int], list[int], bool]:
+    """Bring lengths, ids and the counts of everything that may be wrong to the host in one transfer."""
+    rows, mask = len(outside.spans), outside.mask
+    empty = torch.zeros((), dtype=torch.long, device=mask.device)
+    floats = [n for n in columns if not vocabulary[n].integer and not vocabulary[n].nan_means and not columns[n].requires_grad]
+    bad = [_count(~torch.isfinite(columns[n]), mask if levels[n] is Level.TOKEN else None) for n in floats]
+    astray = empty
+    if "token_rewards" in columns and levels["token_rewards"] is Level.TOKEN:
+        astray = _count(columns["token_rewards"] != 0, ~mask)
+    counts = [outside.stray if outside.stray is not None else empty, astray, *bad]
+    lengths = empty.new_zeros(rows).index_add(0, outside.row, mask.long())
+    prompts = columns.get("prompt_lengths", empty.new_zeros(0)).long()
+    first = mask.index_select(0, outside.starts.clamp(max=max(mask.shape[0] - 1, 0))).long().sum().reshape(1) if mask.shape[0] and rows else empty.reshape(1)
+    parts = [torch.stack(counts), lengths, ids if ids is not None else empty.new_zeros(0), prompts, first]
+    told = torch.cat(parts).tolist()  # the one wait for the device
+    cuts = [len(p) for p in parts]
+    edges = [sum(cuts[:i]) for i in range(len(cuts) + 1)]
+    (stray, misplaced, *broken), per_row, group_host, prompt_host, (front,) = (told[a:b] for a, b in zip(edges, edges[1:], strict=False))
+    if stray:
+        raise ColumnError(f"the mask has {stray} values that are neither 0 nor 1.")
+    if misplaced and masked_rewards == "error":
+        raise ColumnError(
+            f"column 'token_rewards' pays {misplaced} rewards at masked positions. Say masked_rewards='to-sequence' to count them for the "
+            f"whole sequence, or 'drop' to drop them."
+        )
+    for name, count in zip(floats, broken, strict=True):
+        if count:
+            raise ColumnError(_located(name, columns[name], levels[name], outside, count))
+    return per_row, sum(per_row), group_host, prompt_host, not front
+
+
+def _count(wrong: Tensor, where: Tensor | None) -> Tensor:
+    if wrong.dim() > 1:
+        wrong = wrong.flatten(1).any(1)
+    return (wrong if where is None else wrong & where).sum()
+
+
+def _located(name: str, x: Tensor, level: Level, outside: Outside, count: int) -> str:
+    wrong = ~torch.isfinite(x.flatten(1).sum(1) if x.dim() > 1 else x)
+    if level is Level.TOKEN:
+        wrong = wrong & outside.mask
+        place = int(wrong.nonzero()[0])
+        row = int(outside.row[place])
+        at, value = f"sequence {row}, position {place - int(outside.starts[row])}", x[place]
+    else:
+        place = int(wrong.nonzero()[0])
+        at, value = f"sequence {place}", x[place]
+    shown = value.flatten()[~torch.isfinite(value.flatten())][0].item()
+    return f"column {name!r} is {shown} at {at}" + (f" and not finite at {count - 1} more places." if count > 1 else ".")

@@ -1,0 +1,267 @@
+"""A component: a pure function whose signature is its contract."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints, overload
+
+from pydantic import BaseModel
+
+from .errors import SignatureError, listing, nearest
+from .fields import Level
+from .kinds import KINDS, Kind
+from .params import params_model
+
+F = TypeVar("F", bound=Callable[..., Any])
+MARK = "__lossary__"
+SCOPES = ("token", "sequence", "group", "step")
+CLAIMS = ("on-policy-gradient", "zero-at-equality", "non-negative")
+
+
+@dataclass(frozen=True)
+class Input:
+    """One column that a component asks for by the name of a parameter."""
+
+    name: str
+    level: Level | None
+    """The level asked for; None: the vocabulary's own."""
+    optional: bool
+
+
+@dataclass(frozen=True)
+class Component:
+    """A named function, the columns it reads and the hyperparameters it takes."""
+
+    kind: Kind
+    name: str
+    function: Callable[..., Any]
+    inputs: tuple[Input, ...]
+    params: type[BaseModel]
+    returns: Level | None
+    """The level of the returned tensor; None: it returns several columns by name."""
+    place: str
+    aliases: tuple[str, ...] = ()
+    paper: str = ""
+    scope: str = "sequence"
+    suits: Mapping[str, str] = field(default_factory=dict)
+    claims: tuple[str, ...] = ()
+    init: Callable[..., Mapping[str, Any]] | None = None
+    distribution: str = ""
+
+    @property
+    def summary(self) -> str:
+        """The first line of the docstring."""
+        return (inspect.getdoc(self.function) or "").partition("\n")[0]
+
+    @property
+    def doc(self) -> str:
+        """The whole docstring, unindented."""
+        return inspect.getdoc(self.function) or ""
+
+    @property
+    def stateful(self) -> bool:
+        """Whether it names ``state`` and returns the next one."""
+        return any(i.name == "state" for i in self.inputs)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names before ``*``."""
+        return tuple(i.name for i in self.inputs)
+
+
+def component_of(function: Callable[..., Any]) -> Component | None:
+    """Return the component that a decorator attached to this very function, or None."""
+    found = getattr(function, MARK, None)
+    return found if isinstance(found, Component) else None
+
+
+class Decorator:
+    """``@policy_loss`` or ``@policy_loss(paper=...)``: marks a function and hands the same function back.
+
+    It enters nothing anywhere. ``name`` defaults to the function's name with hyphens. ``aliases`` are names that other frameworks
+    use. ``scope`` says what a token's result depends on (``"token"``, ``"sequence"``, ``"group"``, ``"step"``): micro-batches are
+    cut accordingly. ``suits`` names settings that it is meant for, as ``{"aggregation": "seq-mean-token-mean"}`` or
+    ``{"clip_ratio_high": "<= 0.05"}``; others give a warning when a recipe is composed. ``claims`` are tested by the conformance
+    kit. ``params`` replaces the model made from the keyword-only parameters, for rules across fields. ``init`` gives the first state
+    of a component that names ``state``. A signature that its kind does not allow raises ``SignatureError``.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = KINDS[kind]
+
+    @overload
+    def __call__(self, function: F, /) -> F: ...
+    @overload
+    def __call__(
+        self,
+        /,
+        *,
+        name: str | None = None,
+        aliases: tuple[str, ...] = (),
+        paper: str = "",
+        scope: str = "sequence",
+        suits: Mapping[str, str] | None = None,
+        claims: tuple[str, ...] = (),
+        params: type[BaseModel] | None = None,
+        init: Callable[..., Mapping[str, Any]] | None = None,
+    ) -> Callable[[F], F]: ...
+    def __call__(
+        self,
+        function: F | None = None,
+        /,
+        *,
+        name: str | None = None,
+        aliases: tuple[str, ...] = (),
+        paper: str = "",
+        scope: str = "sequence",
+        suits: Mapping[str, str] | None = None,
+        claims: tuple[str, ...] = (),
+        params: type[BaseModel] | None = None,
+        init: Callable[..., Mapping[str, Any]] | None = None,
+    ) -> F | Callable[[F], F]:
+        """Mark ``function``, or return what will mark one."""
+
+        def mark(function: F) -> F:
+            made = describe(function, self.kind, name, aliases, paper, scope, suits or {}, claims, params, init)
+            setattr(function, MARK, made)
+            return function
+
+        return mark if function is None else mark(function)
+
+
+policy_loss = Decorator("policy_loss")
+value_loss = Decorator("value_loss")
+auxiliary_loss = Decorator("auxiliary_loss")
+kl_estimator = Decorator("kl")
+advantage_estimator = Decorator("advantage")
+aggregation = Decorator("aggregation")
+correction = Decorator("correction")
+reward_term = Decorator("reward")
+coefficient = Decorator("coefficient")
+task = Decorator("task")
+tracker = Decorator("tracker")
+
+
+def describe(
+    function: Callable[..., Any],
+    kind: Kind,
+    name: str | None = None,
+    aliases: tuple[str, ...] = (),
+    paper: str = "",
+    scope: str = "sequence",
+    suits: Mapping[str, str] | None = None,
+    claims: tuple[str, ...] = (),
+    params: type[BaseModel] | None = None,
+    init: Callable[..., Mapping[str, Any]] | None = None,
+) -> Component:
+    """Read a function's signature into a ``Component``; also how an undecorated callable becomes one."""
+    called = (name or getattr(function, "__name__", type(function).__name__)).replace("_", "-")
+    place = _place(function)
+    where = f"{place}: {kind.name} {called!r}"
+    hints, signature = _read(function, where)
+    if scope not in SCOPES:
+        raise SignatureError(f"{where}: scope is {scope!r}; it must be one of {listing(SCOPES)}.")
+    for claim in claims:
+        if claim not in CLAIMS:
+            raise SignatureError(f"{where} claims {claim!r}; known claims are {listing(CLAIMS)}.")
+    inputs, hyper = [], {}
+    for p in signature.parameters.values():
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            raise SignatureError(f"{where}: *{p.name} is no contract; name each column before * and each hyperparameter after it.")
+        if p.kind is p.KEYWORD_ONLY:
+            hyper[p.name] = p
+        else:
+            inputs.append(_input(p, hints.get(p.name), kind, where))
+    made = Component(
+        kind=kind,
+        name=called,
+        function=function,
+        inputs=tuple(inputs),
+        params=params or params_model(called, hyper, hints, where),
+        returns=_returns(hints.get("return"), kind, where),
+        place=place,
+        aliases=tuple(a.replace("_", "-") for a in aliases),
+        paper=paper,
+        scope=scope,
+        suits=dict(suits or {}),
+        claims=claims,
+        init=init,
+    )
+    if made.stateful and init is None:
+        raise SignatureError(f"{where} names 'state' and must therefore say init=, a function that gives the first state.")
+    if params is not None and set(params.model_fields) != set(hyper):
+        raise SignatureError(f"{where}: params={params.__name__} has {listing(params.model_fields)}, the signature {listing(hyper)}.")
+    return made
+
+
+def _read(function: Callable[..., Any], where: str) -> tuple[dict[str, Any], inspect.Signature]:
+    target = function if inspect.isfunction(function) else getattr(function, "__call__", function)  # noqa: B004
+    try:
+        return get_type_hints(target, include_extras=True), inspect.signature(function)
+    except (NameError, TypeError, ValueError) as error:
+        raise SignatureError(f"{where}: the signature cannot be read: {error}.") from error
+
+
+def _place(function: Callable[..., Any]) -> str:
+    code = getattr(inspect.unwrap(function), "__code__", None) or getattr(getattr(function, "__call__", None), "__code__", None)  # noqa: B004
+    return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else repr(function)
+
+
+def _input(p: inspect.Parameter, hint: Any, kind: Kind, where: str) -> Input:
+    if not kind.columns:
+        raise SignatureError(f"{where}: a {kind.name} reads no columns; put {p.name!r} after *.")
+    if p.default not in (p.empty, None):
+        raise SignatureError(
+            f"{where}: the column {p.name!r} has the default {p.default!r}. What stands before * is a column (default: nothing or None); "
+            f"a hyperparameter stands after *."
+        )
+    if p.name in kind.forbidden:
+        raise SignatureError(f"{where}: a {kind.name} must not read {p.name!r}.{_why_forbidden(kind, p.name)}")
+    return Input(p.name, _level(hint), p.default is None)
+
+
+def _why_forbidden(kind: Kind, name: str) -> str:
+    if kind.name == "value_loss":
+        return " Critic terms cannot see the policy: that keeps its gradient out of the actor."
+    if name == "values":
+        return " Actor terms cannot see the critic's output: that keeps its gradient out of the critic."
+    if name in ("log_prob", "entropy"):
+        return " It runs before the update; read 'old_log_prob'."
+    return ""
+
+
+def _level(hint: Any) -> Level | None:
+    if isinstance(hint, Level):
+        return hint
+    for part in (*getattr(hint, "__metadata__", ()), *get_args(hint)):
+        if (found := _level(part)) is not None:
+            return found
+    return None
+
+
+def _returns(hint: Any, kind: Kind, where: str) -> Level | None:
+    if not kind.returns:
+        return None
+    if get_origin(hint) is tuple and get_args(hint):
+        hint = get_args(hint)[0]
+    if isinstance(hint, type) and issubclass(hint, Mapping) or isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Mapping):
+        if kind.name != "advantage":
+            raise SignatureError(f"{where} returns several columns; only an advantage estimator may.")
+        return None
+    level = _level(hint) or kind.returns[0]
+    if level not in kind.returns:
+        allowed = listing(f"Per{lv.value.title()}" for lv in kind.returns)
+        raise SignatureError(f"{where} returns {level.value} values; a {kind.name} returns {allowed}.")
+    return level
+
+
+def check_columns(component: Component, known: Any) -> None:
+    """Raise ``SignatureError`` for a parameter before ``*`` that is in no vocabulary."""
+    for i in component.inputs:
+        if i.name not in known:
+            raise SignatureError(
+                f"{component.place}: {component.kind.name} {component.name!r} asks for the column {i.name!r}, which nobody declared."
+                f"{nearest(i.name, known)} A column of your own is declared by column({i.name!r}, level=..., doc=...); "
+                f"a hyperparameter stands after *."
+            )

@@ -1,0 +1,71 @@
+"""Errors that say what is wrong, where, and what would be right."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class LossaryError(Exception):
+    """Base of every error raised on purpose here."""
+
+
+class UnknownName(LossaryError):
+    """Nobody registered this name, or more than one distribution did."""
+
+
+class SignatureError(LossaryError):
+    """A component's signature does not say what its kind must say."""
+
+
+class PluginError(LossaryError):
+    """A plugin that was asked for by name could not be taken in."""
+
+
+class ColumnError(LossaryError):
+    """A column of a batch is missing, unknown, misshapen or not finite."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a value was written: a file (or ``dict``, ``override``) with line and column counted from 1."""
+
+    source: str
+    line: int = 0
+    column: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that is wrong with a recipe: the path of the key, the place of its text, and a sentence."""
+
+    path: str
+    place: Place
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.path}: {self.message}" if self.path else f"{self.place}: {self.message}"
+
+
+class RecipeError(LossaryError):
+    """Everything that is wrong with a recipe, at once, in the order of its lines."""
+
+    def __init__(self, faults: Sequence[Fault]) -> None:
+        self.faults = tuple(sorted(faults, key=lambda f: (f.place.source, f.place.line, f.place.column)))
+        super().__init__("\n".join(map(str, self.faults)))
+
+
+def nearest(word: str, among: Iterable[str]) -> str:
+    """Return ``" Did you mean 'x'?"`` or the empty string; ``-`` and ``_`` count as the same letter."""
+    plain = {name.replace("_", "-").lower(): name for name in among}
+    asked = word.replace("_", "-").lower()
+    close = difflib.get_close_matches(asked, plain, n=1, cutoff=0.55) or [p for p in plain if asked and (p in asked or asked in p)][:1]
+    return f" Did you mean {plain[close[0]]!r}?" if close else ""
+
+
+def listing(names: Iterable[str]) -> str:
+    """Return names as they are read in a sentence: ``a, b and c``."""
+    *head, last = sorted(names) or ["nothing"]
+    return f"{', '.join(head)} and {last}" if head else last

@@ -1,0 +1,138 @@
+"""Hyperparameters: a frozen pydantic model made from what stands after ``*``, and its errors in plain words."""
+
+import inspect
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
+
+from .errors import SignatureError, nearest
+
+RESERVED = frozenset({"use", "coef", "aggregation", "apply", "denominator"})
+"""Keys of a recipe's slot, hence no names of hyperparameters."""
+
+
+class Strict(BaseModel):
+    """What recipe sections and hyperparameters share: frozen, unknown keys forbidden, numbers as people write them but never from bool."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, protected_namespaces=())
+
+    @model_validator(mode="before")
+    @classmethod
+    def _no_lookalikes(cls, raw: Any) -> Any:
+        if isinstance(raw, Mapping):
+            for key, value in raw.items():
+                said = cls.model_fields.get(key)
+                kinds = set(_leaves(said.annotation)) if said else set()
+                if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
+                    raise ValueError(f"\0{key}\0{str(value).lower()} is not a number")
+                if value == "None" and type(None) in kinds:
+                    raise ValueError(f"\0{key}\0'None' is text; write null for no value")
+        return raw
+
+
+def params_model(name: str, hyper: Mapping[str, inspect.Parameter], hints: Mapping[str, Any], where: str) -> type[BaseModel]:
+    """Make the model of a component's hyperparameters; a default that breaks its own bounds raises ``SignatureError``."""
+    fields: dict[str, Any] = {}
+    for key, p in hyper.items():
+        if key in RESERVED or hasattr(BaseModel, key):
+            raise SignatureError(f"{where}: a hyperparameter cannot be called {key!r}, which has a meaning of its own; choose another name.")
+        if key not in hints and p.default in (p.empty, None):
+            raise SignatureError(f"{where}: the hyperparameter {key!r} needs a type, as in `{key}: float`.")
+        fields[key] = (hints.get(key, type(p.default)), ... if p.default is p.empty else p.default)
+    try:
+        made = create_model(f"{name.replace('-', '_')}_params", __base__=Strict, **fields)
+    except Exception as error:  # pydantic raises its own and Python's errors for a type it cannot use
+        raise SignatureError(f"{where}: the hyperparameters cannot be checked: {error}") from error
+    for key, message in faults_of(made, {}):
+        if key not in {k for k, p in hyper.items() if p.default is p.empty}:
+            raise SignatureError(f"{where}: the default of {key!r} breaks its own rule: {message}.")
+    return made
+
+
+def faults_of(model: type[BaseModel], values: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return ``(dotted key, sentence)`` for everything in ``values`` that ``model`` refuses."""
+    try:
+        model.model_validate(values)
+    except ValidationError as error:
+        return [_plain(e, model) for e in error.errors()]
+    return []
+
+
+def bounds_of(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str, str]]:
+    """Yield ``(name, type, bounds, default, description)`` of each hyperparameter, in words, for people."""
+    for key, info in model.model_fields.items():
+        marks = [m for part in (info.metadata, *_metadata(info.annotation)) for m in part]
+        limits = [f"{sign} {getattr(m, attr)}" for m in marks for attr, sign in _SIGNS if getattr(m, attr, None) is not None]
+        default = "required" if info.is_required() else "null" if info.default is None else str(info.default)
+        yield key, _type_name(info.annotation), " and ".join(dict.fromkeys(limits)), default, info.description or _described(info.annotation)
+
+
+_SIGNS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
+_TYPES = {float: "number", int: "integer", bool: "true or false", str: "text", type(None): "null"}
+
+
+def _leaves(hint: Any) -> Iterator[Any]:
+    args = get_args(hint)
+    if not args:
+        yield hint
+    for a in args:
+        yield from _leaves(a)
+
+
+def _metadata(hint: Any) -> Iterator[Any]:
+    for a in get_args(hint):
+        yield from _metadata(a)
+    for m in getattr(hint, "__metadata__", ()):
+        yield getattr(m, "metadata", [m])
+
+
+def _described(hint: Any) -> str:
+    for a in (hint, *get_args(hint)):
+        for m in getattr(a, "__metadata__", ()):
+            if getattr(m, "description", None):
+                return str(m.description)
+    return ""
+
+
+def _type_name(hint: Any) -> str:
+    leaves = [x for x in dict.fromkeys(_leaves(hint)) if not hasattr(x, "metadata") and not hasattr(x, "gt")]
+    return " or ".join(_TYPES.get(x) or (x if isinstance(x, str) else getattr(x, "__name__", str(x))) for x in leaves)
+
+
+def _plain(error: Any, model: type[BaseModel]) -> tuple[str, str]:
+    kind, said, ctx = error["type"], error["input"], error.get("ctx", {})
+    loc = [str(part) for part in error["loc"] if not str(part).startswith(("function-", "constrained-", "literal["))]
+    if kind == "value_error":
+        text = str(ctx["error"])
+        if text.startswith("\0"):
+            key, text = text[1:].split("\0", 1)
+            loc.append(key)
+        return ".".join(loc), text
+    key = ".".join(loc)
+    shown = f"{said!r}" if not isinstance(said, Mapping) else "a mapping"
+    if kind == "extra_forbidden":
+        return key, f"unknown key.{nearest(loc[-1], model.model_fields) or _known(model)}"
+    if kind == "missing":
+        return key, "required, but not given"
+    limit = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}.get(kind)
+    if limit:
+        bound = next(v for k, v in ctx.items() if k in ("gt", "ge", "lt", "le"))
+        return key, f"{shown} is out of bounds; expected a number {limit} {bound:g}"
+    wanted = {"float": "a number", "int": "an integer", "bool": "true or false", "string": "text", "finite": "a finite number"}.get(
+        kind.partition("_")[0]
+    )
+    if kind == "literal_error":
+        return key, f"{shown} is not one of {ctx['expected']}.{nearest(str(said), [x.strip(chr(39)) for x in _options(ctx['expected'])])}"
+    if wanted:
+        return key, f"{shown} is not {wanted}"
+    return key, f"{error['msg'][:1].lower()}{error['msg'][1:]} (it is {shown})"
+
+
+def _options(expected: str) -> list[str]:
+    return expected.replace(" or ", ", ").split(", ")
+
+
+def _known(model: type[BaseModel]) -> str:
+    names = ", ".join(model.model_fields)
+    return f" Known here: {names}." if names else " It takes none."
