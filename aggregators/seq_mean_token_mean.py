@@ -1,0 +1,16 @@
+"""seq-mean-token-mean: every sequence weighs the same."""
+
+from ..batch import Sequences
+from ..registry import PerToken, Totals, aggregation
+
+
+@aggregation(aliases=("sequence_mean", "sequence_mean_token_mean"), paper="arXiv:2402.03300")
+def seq_mean_token_mean(sequences: Sequences, totals: Totals) -> PerToken:
+    r"""Average over the tokens of each sequence, then over sequences: a token of a long answer weighs less, unlike with ``token-mean``.
+
+    .. math:: w_t = \frac{1}{n_i\, S}
+
+    ``[N]`` float64; :math:`n_i` is the length of the token's sequence, :math:`S` counts the sequences of all micro-batches and ranks.
+    """
+    lengths = sequences.lengths.clamp(min=1)  # an empty sequence has no token that could take the weight
+    return sequences.spread(1 / (lengths.to(totals.sequences.dtype) * totals.sequences))

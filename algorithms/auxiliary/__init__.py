@@ -1,0 +1,1 @@
+"""Further losses of the actor, beside the policy loss."""

@@ -1,0 +1,1 @@
+"""What trains the actor: one file per policy loss."""

@@ -1,0 +1,1 @@
+"""What trains the critic: one file per value loss."""

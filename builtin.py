@@ -1,0 +1,49 @@
+"""Where the house is put together: the one file that imports every built-in component."""
+
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from . import aggregators, algorithms, estimators
+from .batch import ONE_RANK, Ranks
+from .pipeline import Objective, Recipe, build, load_recipe
+from .registry import Catalog, Column
+from .trainer import tasks
+
+BUILTIN = (algorithms, estimators, aggregators, tasks)
+
+
+class RecipeWarning(UserWarning):
+    """A recipe does something that its components are not made for."""
+
+
+@cache
+def catalog() -> Catalog:
+    """Return the built-in components and those of every installed plugin: a cache, built once per process."""
+    return Catalog.load(BUILTIN)
+
+
+def compose(
+    recipe: str | Path | Mapping[str, Any] | Recipe,
+    overrides: Iterable[str] = (),
+    *,
+    components: Iterable[Callable[..., Any]] = (),
+    columns: Iterable[Column] = (),
+    ranks: Ranks | None = None,
+) -> Objective:
+    """Turn a bundled recipe's name, a path or a dict into an objective.
+
+    ``overrides`` are ``"policy_loss.clip_ratio_high=0.3"``. ``components`` and ``columns`` add functions and columns of your own;
+    ``ranks`` tells the step of other processes. All faults of the recipe are raised at once as ``RecipeError``; settings that are
+    allowed but hardly meant give a ``RecipeWarning``.
+    """
+    book = catalog()
+    functions, own = list(components), list(columns)
+    if functions or own:
+        book = book.extended(functions, own)
+    plan = build(load_recipe(recipe, overrides, more=book.recipes()), book)
+    for sentence in plan.warnings:
+        warnings.warn(sentence, RecipeWarning, stacklevel=2)
+    return Objective(plan, ONE_RANK if ranks is None else ranks)

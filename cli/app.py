@@ -1,0 +1,74 @@
+"""Commands. Nothing heavy is imported before a command needs it."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .. import __version__
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="A glossary of losses: list, look up, check and train.")
+Json = Annotated[bool, typer.Option("--json", help="Print what a machine may read.")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as a.b=value, e.g. policy_loss.clip_ratio_high=0.3")]
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False) -> None:
+    if version:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.command("list")
+def list_(kind: Annotated[str | None, typer.Argument(help="Only one kind, e.g. policy_loss")] = None, json: Json = False) -> None:
+    """Every component, by kind."""
+    from .catalog import list_components
+
+    list_components(kind, as_json=json)
+
+
+@app.command()
+def show(name: Annotated[str, typer.Argument(help="A name, alias, vendor/name or kind/name")], json: Json = False) -> None:
+    """One component: formula, columns, hyperparameters with bounds, paper, aliases."""
+    from .catalog import show_component
+
+    show_component(name, as_json=json)
+
+
+@app.command()
+def check(recipe: Annotated[str, typer.Argument(help="A bundled name or a file")], overrides: Overrides = None, json: Json = False) -> None:
+    """Whether a recipe is right: every fault with its place, or what it resolves to."""
+    from .checking import check_recipe
+
+    raise typer.Exit(check_recipe(recipe, overrides or [], as_json=json))
+
+
+@app.command()
+def train(
+    recipe: Annotated[str | None, typer.Argument(help="A bundled name or a file")] = None,
+    overrides: Overrides = None,
+    out: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
+    resume: Annotated[Path | None, typer.Option(help="Go on with this run folder instead of starting a new run.")] = None,
+    json: Json = False,
+) -> None:
+    """Train on the recipe's task."""
+    from .training import train_recipe
+
+    if (recipe is None) == (resume is None):
+        print("lossary: say either a recipe or --resume RUN.", file=sys.stderr)
+        raise typer.Exit(2)
+    train_recipe(recipe, overrides or [], out, resume, as_json=json)
+
+
+def main() -> None:
+    """Run, and turn our own errors into one paragraph on stderr and exit code 2."""
+    try:
+        app()
+    except Exception as error:
+        from ..registry import LossaryError
+
+        if not isinstance(error, LossaryError):
+            raise
+        print(f"lossary: {error}", file=sys.stderr)
+        raise SystemExit(2) from None

@@ -1,0 +1,120 @@
+"""``lossary list`` and ``lossary show``."""
+
+import json
+import sys
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from ..builtin import catalog
+from ..registry import KINDS, Component, UnknownName, bounds_of, listing, nearest
+
+
+def described(component: Component) -> dict[str, Any]:
+    """Return what a machine may read of a component."""
+    params = [
+        {"name": name, "type": kind, "bounds": bounds, "default": default, "description": said}
+        for name, kind, bounds, default, said in bounds_of(component.params)
+    ]
+    return {
+        "kind": component.kind.name,
+        "name": component.name,
+        "aliases": list(component.aliases),
+        "summary": component.summary,
+        "paper": component.paper,
+        "traits": {"scope": component.scope, "claims": list(component.claims), "suits": dict(component.suits), "stateful": component.stateful},
+        "inputs": [{"name": i.name, "optional": i.optional} for i in component.inputs],
+        "params": params,
+        "distribution": component.distribution,
+    }
+
+
+def list_components(kind: str | None, *, as_json: bool) -> None:
+    """Print every component, or those of one kind."""
+    book = catalog()
+    if kind is not None and kind.replace("-", "_") not in KINDS:
+        raise UnknownName(f"There is no kind {kind!r}.{nearest(kind, KINDS)} Kinds are {listing(KINDS)}.")
+    chosen = sorted((c for c in book if kind is None or c.kind.name == kind.replace("-", "_")), key=lambda c: (list(KINDS).index(c.kind.name), c.name))
+    if as_json:
+        print(json.dumps([described(c) for c in chosen], indent=1))
+    else:
+        _tables(chosen)
+    for f in book.failures:
+        print(f"plugin {f.plugin!r} ({f.distribution}) did not load: {f.why}", file=sys.stderr)
+
+
+def _tables(chosen: list[Component]) -> None:
+    console = Console()
+    for kind in dict.fromkeys(c.kind for c in chosen):
+        table = Table(box=box.SIMPLE_HEAD, title=f"[bold]{kind.name}[/]  [dim]{escape(kind.gives)}[/]", title_justify="left", padding=(0, 1))
+        table.add_column("name", style="cyan", no_wrap=True)
+        table.add_column("what it does", ratio=1)
+        table.add_column("paper", style="dim", no_wrap=True)
+        strangers = any(c.distribution != "lossary" for c in chosen)
+        if strangers:
+            table.add_column("from", style="dim")
+        for c in (c for c in chosen if c.kind is kind):
+            table.add_row(c.name, escape(c.summary), c.paper, *([c.distribution] if strangers else []))
+        console.print(table)
+
+
+def show_component(name: str, *, as_json: bool) -> None:
+    """Print all that is known of a name; a name of several kinds shows them all."""
+    found = _found(name)
+    if as_json:
+        print(json.dumps([{**described(c), "doc": c.doc} for c in found], indent=1))
+        return
+    console = Console()
+    for i, c in enumerate(found):
+        if i:
+            console.rule(style="dim")
+        _page(console, c)
+
+
+def _found(name: str) -> list[Component]:
+    book = catalog()
+    kind, _, bare = name.partition("/")
+    if kind.replace("-", "_") in KINDS and bare:
+        return [book.get(kind.replace("-", "_"), bare)]
+    plain = name.replace("_", "-")
+    held = [k for k in KINDS if plain.rpartition("/")[2] in book.names(k)]
+    if not held:
+        everything = {n for k in KINDS for n in book.names(k)}
+        raise UnknownName(f"No component is called {name!r}.{nearest(name, everything) or ' `lossary list` shows all names.'}")
+    return [book.get(k, name) for k in held]
+
+
+def _page(console: Console, c: Component) -> None:
+    head, _, body = c.doc.partition("\n")
+    console.print(f"[bold cyan]{c.name}[/]  [dim]{c.kind.name}, from {escape(c.distribution)}[/]", highlight=False)
+    console.print(escape(head), highlight=False)
+    if body.strip():
+        console.print(f"\n{escape(body.strip())}", highlight=False)
+    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    facts.add_column(style="bold", no_wrap=True)
+    facts.add_column()
+    for key, text in (
+        ("reads", ", ".join(f"{i.name}{' (optional)' if i.optional else ''}" for i in c.inputs) or "nothing"),
+        ("gives", c.kind.gives),
+        ("scope", c.scope if c.kind.columns else ""),
+        ("suits", ", ".join(f"{k}: {v}" for k, v in c.suits.items())),
+        ("claims", ", ".join(c.claims)),
+        ("aliases", ", ".join(c.aliases)),
+        ("paper", c.paper),
+        ("defined", c.place),
+    ):
+        if text:
+            facts.add_row(key, escape(text))
+    console.print()
+    console.print(facts, highlight=False)
+    rows = list(bounds_of(c.params))
+    if rows:
+        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
+        for title in ("hyperparameter", "type", "bounds", "default", "meaning"):
+            table.add_column(title, style="cyan" if title == "hyperparameter" else "")
+        for row in rows:
+            table.add_row(*map(escape, row))
+        console.print(table)

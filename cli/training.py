@@ -1,0 +1,112 @@
+"""``lossary train``: a live line while it runs, a table of every component at the end."""
+
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from ..builtin import catalog
+from ..pipeline import load_recipe
+from ..trainer.loop import Trainer
+from ..trainer.run_folder import RunFolder
+from ..trainer.settings import Settings
+
+ROWS = (
+    ("policy loss", "actor/pg_loss"), ("kl loss", "actor/kl_loss"), ("entropy loss", "actor/entropy_loss"), ("sft loss", "actor/sft_loss"),
+    ("value loss", "critic/vf_loss"), ("total (actor)", "actor/loss"), ("total (critic)", "critic/loss"), ("entropy", "actor/entropy"),
+    ("clip fraction", "actor/pg_clipfrac"), ("ppo_kl", "actor/ppo_kl"), ("kl in reward", "critic/reward_kl"), ("kl coefficient", "critic/kl_coef"),
+    ("gradient norm", "actor/grad_norm"), ("response length", "response_length/mean"), ("reward", "reward"), ("held-out accuracy", "eval/accuracy"),
+)  # fmt: skip
+LAST = 5
+
+
+def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path | None, *, as_json: bool) -> None:
+    """Run, show progress, and end with a table (or one JSON line)."""
+    console = Console(stderr=as_json)
+    folder = RunFolder.existing(resume) if resume is not None else None
+    recipe = load_recipe(str(folder.recipe) if folder else str(said), overrides, more=catalog().recipes())
+    settings = Settings.of(recipe)
+    for sentence in settings.plan.warnings:
+        console.print(f"[yellow]warning[/] {sentence}", highlight=False)
+    began = time.process_time()
+    folder = folder or RunFolder.new(out, recipe.name, recipe.text())
+    with _Live(console, settings) as live:
+        trainer = Trainer(settings, folder, live)
+        if resume is not None:
+            trainer.resume()
+            live.position(trainer.step)
+        lines = trainer.run()
+    told = summary(lines, folder.path, time.process_time() - began)
+    if as_json:
+        print(json.dumps(told))
+    else:
+        _report(console, lines, told)
+
+
+def summary(lines: list[dict[str, Any]], run: Path, cpu_seconds: float) -> dict[str, Any]:
+    """Return what the last line of ``--json`` says: the reward of the first step and the mean of the last five, and so on."""
+    rewards = [line["reward"] for line in lines if "reward" in line]
+    scores = [line["eval/accuracy"] for line in lines if "eval/accuracy" in line]
+    return {
+        "reward_first": rewards[0] if rewards else None,
+        "reward_last": sum(rewards[-LAST:]) / len(rewards[-LAST:]) if rewards else None,
+        "accuracy_first": scores[0] if scores else None,
+        "accuracy_last": scores[-1] if scores else None,
+        "steps": lines[-1]["step"] if lines else 0,
+        "cpu_seconds": round(cpu_seconds, 1),
+        "run": str(run),
+    }
+
+
+class _Live:
+    """Progress on a terminal; one line per evaluation elsewhere."""
+
+    def __init__(self, console: Console, settings: Settings) -> None:
+        self.console, self.settings, self.reward, self.score = console, settings, "", ""
+        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[said]}"))
+        self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self.warm = self.progress.add_task("warm-up", total=settings.warm_up.steps, visible=settings.warm_up.steps > 0, said="")
+        self.main = self.progress.add_task("training", total=settings.train.steps, said="")
+
+    def __enter__(self) -> "_Live":
+        self.progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.progress.stop()
+
+    def position(self, step: int) -> None:
+        """Begin in the middle, as a resumed run does."""
+        self.progress.update(self.warm, visible=False)
+        self.progress.update(self.main, completed=step)
+
+    def __call__(self, line: Mapping[str, Any]) -> None:
+        if "warm_up" in line:
+            self.progress.update(self.warm, completed=line["warm_up"], said=f"loss {line['loss']:.3f}")
+            return
+        self.reward = f"reward {line['reward']:.3f}  " if "reward" in line else self.reward
+        self.score = f"accuracy {line['eval/accuracy']:.3f}" if "eval/accuracy" in line else self.score
+        self.progress.update(self.main, completed=line["step"], said=f"{self.reward}{self.score}")
+        if "eval/accuracy" in line and not self.console.is_terminal:
+            self.console.print(f"step {line['step']:>5}/{self.settings.train.steps}  {self.reward}{self.score}", highlight=False)
+
+
+def _report(console: Console, lines: list[dict[str, Any]], told: Mapping[str, Any]) -> None:
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
+    table.add_column("component", style="cyan")
+    for title in ("first", "", "last"):
+        table.add_column(title, justify="right")
+    for name, key in ROWS:
+        found = [line[key] for line in lines if key in line]
+        if found:
+            last = told["reward_last"] if key == "reward" else found[-1]
+            table.add_row(name, f"{found[0]:.4f}", "→", f"{last:.4f}", style="bold" if key in ("reward", "eval/accuracy") else "")
+    console.print(table)
+    steps = f"{told['steps']} steps, {told['cpu_seconds']} CPU-seconds"
+    console.print(f"{steps}; the last reward is the mean of {LAST} steps. Everything is in {told['run']}/metrics.jsonl", highlight=False, soft_wrap=True)

@@ -1,0 +1,1 @@
+"""How much better than expected a token or a sequence was."""

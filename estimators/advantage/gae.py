@@ -1,0 +1,42 @@
+"""GAE: how far each token beat the critic, with later surprises discounted into it."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...batch import Sequences
+from ...registry import ColumnError, PerSequence, PerToken, advantage_estimator, listing
+from ...registry.hyper import Discount
+
+
+@advantage_estimator(paper="arXiv:1506.02438", scope="sequence")
+def gae(
+    token_rewards: PerToken,
+    old_values: PerToken,
+    sequences: Sequences,
+    truncated: PerSequence | None = None,
+    bootstrap_values: PerSequence | None = None,
+    *,
+    gamma: Discount = 1.0,
+    lam: Discount = 1.0,
+    bootstrap: Literal["never", "truncated"] = "never",
+) -> Mapping[str, Tensor]:
+    r"""Sum the critic's errors backwards; the one estimator here that needs a critic, and that gives it its targets (``returns``).
+
+    .. math:: \delta_t = r_t + \gamma v_{t+1} - v_t, \qquad A_t = \delta_t + \gamma\lambda\, A_{t+1}, \qquad R_t = A_t + v_t
+
+    ``[N]``, in units of the reward. :math:`t + 1` is the next *sampled* token: what a tool wrote in between costs no discount and its
+    values are never read. After the last token the value is 0; with ``bootstrap: truncated`` it is ``bootstrap_values`` for sequences
+    that the length limit cut, and a missing column raises ``ColumnError``. Equation 16 of the paper.
+    """
+    last: Tensor | float = 0.0
+    if bootstrap == "truncated":
+        if truncated is None or bootstrap_values is None:
+            missing = [n for n, x in (("truncated", truncated), ("bootstrap_values", bootstrap_values)) if x is None]
+            raise ColumnError(f"gae with bootstrap='truncated' also needs {listing(missing)}, which the batch does not have.")
+        last = torch.where(truncated > 0, bootstrap_values, 0.0)
+    surprise = token_rewards + gamma * sequences.next(old_values, last) - old_values
+    advantages = sequences.reverse_scan(surprise, gamma * lam)
+    return {"advantages": advantages, "returns": advantages + old_values}

@@ -1,0 +1,35 @@
+"""GRPO's advantage: the group that answers the same prompt is the baseline, so no critic is needed."""
+
+from typing import Literal
+
+from ...batch import Sequences
+from ...numerics import safe_divide
+from ...registry import PerSequence, advantage_estimator
+from ...registry.hyper import NonNegative
+from .groups import Singleton, centred
+
+
+@advantage_estimator(aliases=("grpo_vectorized",), paper="arXiv:2402.03300", scope="group")
+def grpo(
+    rewards: PerSequence,
+    sequences: Sequences,
+    *,
+    scale: Literal["group-std", "batch-std", "none"] = "group-std",
+    epsilon: NonNegative = 1e-6,
+    singleton: Singleton = "zero",
+) -> PerSequence:
+    r"""Measure each reward against its group's mean, in units of a deviation; ``rloo`` leaves the sequence itself out and divides by none.
+
+    .. math:: A_i = \frac{s_i - \operatorname{mean}_g s}{\operatorname{std} + \epsilon}
+
+    ``[S]``, without unit (``none``: in units of the reward, which is Dr.GRPO). The deviation is the unbiased one of the group, or of all
+    *raw* rewards of the step (``batch-std``). A tied group gives exactly 0, where tied means: apart by no more than the rounding of its
+    rewards. A sequence alone in its group gives 0, or with ``singleton: reward`` its reward against mean 0 and deviation 1, as in verl.
+    A batch without ``group_ids`` raises ``ColumnError``.
+    """
+    apart, deviation = centred(rewards, sequences, singleton)
+    if scale == "none":
+        return apart.to(rewards.dtype)
+    if scale == "batch-std":
+        deviation = sequences.moments(rewards)[2].sqrt()
+    return safe_divide(apart, deviation + epsilon).to(rewards.dtype)

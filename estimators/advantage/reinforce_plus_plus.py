@@ -1,0 +1,25 @@
+"""REINFORCE++: rewards to go, whitened over the step; no groups and no critic."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from ...batch import Sequences
+from ...registry import PerToken, advantage_estimator
+from ...registry.hyper import Discount, NonNegative
+from .whiten import whiten
+
+
+@advantage_estimator(paper="arXiv:2501.03262", scope="step")
+def reinforce_plus_plus(
+    token_rewards: PerToken, sequences: Sequences, *, gamma: Discount = 1.0, epsilon: NonNegative = 1e-8
+) -> Mapping[str, Tensor]:
+    r"""Give each token the rewards that are still to come, then whiten over all tokens: the baseline is the step, where ``grpo`` has the group.
+
+    .. math:: R_t = r_t + \gamma R_{t+1}, \qquad A_t = \frac{R_t - \mu_R}{\sqrt{\sigma^2_R + \epsilon}}
+
+    ``[N]``; advantages without unit, ``returns`` in units of the reward. :math:`t + 1` is the next *sampled* token: a tool's output costs
+    no discount and does not cut the sum. Mean and unbiased variance are those of ``whiten``, over all ranks.
+    """
+    returns = sequences.reverse_scan(token_rewards, gamma)
+    return {"advantages": whiten(returns, sequences, epsilon=epsilon), "returns": returns}

@@ -1,0 +1,19 @@
+"""RLOO: the baseline of a sequence is the mean of the others that answer the same prompt."""
+
+from ...batch import Sequences
+from ...registry import PerSequence, advantage_estimator
+from .groups import Singleton, centred
+
+
+@advantage_estimator(aliases=("rloo_vectorized",), paper="arXiv:2402.14740", scope="group")
+def rloo(rewards: PerSequence, sequences: Sequences, *, singleton: Singleton = "zero") -> PerSequence:
+    r"""Measure each reward against the mean of its group's *other* rewards: unbiased, where the baseline of ``grpo`` contains the sequence.
+
+    .. math:: A_i = s_i - \frac{1}{n - 1} \sum_{j \ne i} s_j = \frac{n}{n - 1} \Bigl(s_i - \operatorname{mean}_g s\Bigr)
+
+    ``[S]``, in units of the reward. Alone in its group a sequence gives 0, or with ``singleton: reward`` its reward (verl's ``rloo``). A
+    tied group gives exactly 0. A batch without ``group_ids`` raises ``ColumnError``.
+    """
+    apart, _ = centred(rewards, sequences, singleton)
+    size = sequences.group_spread(sequences.group_size()).to(apart.dtype)
+    return (apart * size / (size - 1).clamp(min=1)).to(rewards.dtype)

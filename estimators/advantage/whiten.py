@@ -1,0 +1,22 @@
+"""Whitening: whatever the estimator gave, shifted and scaled over all tokens of the step."""
+
+from ...batch import Sequences
+from ...numerics import safe_divide
+from ...registry import PerToken, advantage_estimator
+from ...registry.hyper import NonNegative
+
+
+@advantage_estimator(scope="step")
+def whiten(
+    advantages: PerToken, sequences: Sequences, *, unbiased: bool = True, epsilon: NonNegative = 1e-8, shift_mean: bool = True
+) -> PerToken:
+    r"""Give the advantages of the step mean 0 and variance 1 over its *tokens*; unlike ``grpo`` it knows no groups, and long answers weigh more.
+
+    .. math:: A'_t = \frac{A_t - \mu}{\sqrt{\sigma^2 + \epsilon}} \quad (+\,\mu \text{ unless the mean is shifted})
+
+    ``[N]``, without unit. :math:`\mu` and :math:`\sigma^2` are taken over all tokens of all ranks. A single token gives 0, and so do
+    equal ones: :math:`\epsilon` stands inside the root.
+    """
+    _, mean, variance = sequences.moments(advantages, unbiased=unbiased)
+    white = safe_divide(advantages.to(mean.dtype) - mean, (variance + epsilon).sqrt())
+    return (white if shift_mean else white + mean).to(advantages.dtype)

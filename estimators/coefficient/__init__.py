@@ -1,0 +1,1 @@
+"""The numbers that multiply terms: fixed, scheduled or controlled."""

@@ -1,0 +1,12 @@
+"""A coefficient that stays what it is."""
+
+import torch
+from torch import Tensor
+
+from ...registry import coefficient
+
+
+@coefficient
+def constant(*, value: float) -> Tensor:
+    """Return ``value``, whatever happens; a bare number in a recipe means this. 0-d float64."""
+    return torch.tensor(value, dtype=torch.float64)

@@ -1,0 +1,19 @@
+"""A coefficient that moves along a straight line and then stays."""
+
+from torch import Tensor
+
+from ...numerics import accumulator
+from ...registry import coefficient
+from ...registry.hyper import Count
+
+
+@coefficient
+def linear(step: Tensor, *, start: float, end: float, steps: Count) -> Tensor:
+    r"""Return ``start`` at step 0, ``end`` from step ``steps`` on, and the straight line between; it follows time, not the measured term.
+
+    .. math:: c = start + (end - start) \cdot \min(step / steps,\, 1)
+
+    0-d float64.
+    """
+    progress = (step.to(accumulator(step)) / steps).clamp(0.0, 1.0)
+    return start + (end - start) * progress

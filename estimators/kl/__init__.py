@@ -1,0 +1,1 @@
+"""Estimates of KL(policy || reference) from the log-probabilities of sampled tokens."""

@@ -1,0 +1,104 @@
+"""A component with its hyperparameters, ready to be called on the columns it names."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch, Sequences
+from ..registry import ColumnError, Component, Level, Measured, Totals
+
+
+@dataclass(frozen=True)
+class View:
+    """What a component may see: a batch's columns, those made on the way, and the special names."""
+
+    batch: Batch
+    sequences: Sequences
+    made: Mapping[str, tuple[Tensor, Level]]
+    totals: Totals | None = None
+    step: Tensor | None = None
+    state: Mapping[str, Any] | None = None
+    measured: Measured | None = None
+
+    def get(self, name: str, level: Level | None, optional: bool, who: str) -> Any:
+        """Return a column by name at a level; a missing one is an error that names who asked, unless it is optional."""
+        if name in ("sequences", "totals", "step", "state", "measured"):
+            return getattr(self, name)
+        if name in self.made:
+            x, there = self.made[name]
+            if level is None or level is there:
+                return x
+            if level is Level.TOKEN and there is Level.SEQUENCE:
+                return self.sequences.spread(x)
+            raise ColumnError(f"{who} asks for {name!r} per {level.value}, but it has one value per {there.value}.")
+        if name not in self.batch:
+            if optional:
+                return None
+            raise ColumnError(f"{who} needs the column {name!r}, which neither the batch nor the model's output brings.")
+        try:
+            return self.batch.column(name, level)
+        except ColumnError as error:
+            raise ColumnError(f"{who}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Bound:
+    """One slot of a recipe, resolved: calling it is one function call with its arguments in place."""
+
+    component: Component
+    params: Mapping[str, Any]
+    slot: str
+    levels: tuple[tuple[str, Level | None, bool], ...]
+
+    @classmethod
+    def of(cls, component: Component, params: Mapping[str, Any], slot: str, fields: Any) -> "Bound":
+        """Resolve the level of every input once: the signature's, or else the vocabulary's for tokens and sequences."""
+
+        def level(name: str, said: Level | None) -> Level | None:
+            return said or (fields[name].level if fields[name].level in (Level.TOKEN, Level.SEQUENCE) else None)
+
+        return cls(component, params, slot, tuple((i.name, level(i.name, i.level), i.optional) for i in component.inputs))
+
+    @property
+    def who(self) -> str:
+        """How errors call it."""
+        return f"{self.component.kind.name} {self.component.name!r}"
+
+    def __call__(self, view: View) -> Any:
+        """Run the function."""
+        function: Callable[..., Any] = self.component.function
+        return function(*(view.get(name, level, optional, self.who) for name, level, optional in self.levels), **self.params)
+
+    def parts(self, view: View) -> tuple[Any, Mapping[str, Any], Mapping[str, Any] | None]:
+        """Run it and return ``(result, report, new state)``, whichever of them it gives."""
+        out = self(view)
+        state = None
+        if self.component.stateful:
+            if not isinstance(out, tuple) or len(out) < 2:
+                raise ColumnError(f"{self.who} names 'state' and must return (result, new_state).")
+            *head, state = out
+            out = tuple(head) if len(head) > 1 else head[0]
+        result, report = out if isinstance(out, tuple) else (out, {})
+        if not isinstance(report, Mapping):
+            raise ColumnError(f"{self.who} returned {type(report).__name__} beside its result; expected {{name: Mean | Max | Min | tensor}}.")
+        return result, report, state
+
+    def shaped(self, x: Any, view: View, level: Level) -> Tensor:
+        """Check that a result has one value per token, sequence or group, as the component's signature says."""
+        size = {Level.TOKEN: view.sequences.index.shape[0], Level.SEQUENCE: view.sequences.lengths.shape[0]}.get(level)
+        if level is Level.GROUP:
+            size = view.sequences.slots.shape[0] if view.sequences.slots is not None else 0
+        if not isinstance(x, Tensor):
+            raise ColumnError(f"{self.who} returned {type(x).__name__}; expected a tensor with one value per {level.value}.")
+        if x.dim() != 1 or x.shape[0] != size:
+            hint = " A component never reduces: return the unreduced values, the aggregation weighs them." if x.dim() == 0 else ""
+            raise ColumnError(f"{self.who} returned the shape {list(x.shape)}; expected [{size}], one value per {level.value}.{hint}")
+        return x
+
+
+def scalar_like(value: float, like: Tensor) -> Tensor:
+    """Return a 0-d float64 tensor beside ``like`` (float32 where its device has no float64)."""
+    return torch.full((), value, dtype=torch.float32 if like.device.type == "mps" else torch.float64, device=like.device)

@@ -1,0 +1,226 @@
+"""From what a recipe says to what an objective runs: every name looked up, every value checked, all faults reported at once."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from ..registry import Catalog, Fault, LossaryError, PluginError, RecipeError, SignatureError, faults_of, listing, nearest
+from .bound import Bound
+from .document import Path_
+from .lint import lint_params, lint_term
+from .planning import widest
+from .recipe import Recipe
+from .terms import Coefficient, Plan, RewardKL, Term
+
+CHOICES = {"old_log_prob": ("recorded", "current"), "empty": ("drop", "count"), "approximate": ("micro-batch",)}
+
+
+def build(recipe: Recipe, catalog: Catalog) -> Plan:
+    """Return what an objective runs; anything wrong with the recipe raises ``RecipeError`` with every fault."""
+    plan, _, faults = survey(recipe, catalog)
+    if plan is None:
+        raise RecipeError(faults)
+    return plan
+
+
+def survey(recipe: Recipe, catalog: Catalog) -> tuple[Plan | None, Catalog, list[Fault]]:
+    """Return the plan (None if anything is wrong), the catalog with the recipe's plugins, and every fault."""
+    builder = _Builder(recipe, catalog)
+    plan = builder.plan()
+    return plan, builder.catalog, builder.faults
+
+
+def bind(recipe: Recipe, catalog: Catalog, kind: str, section: str, faults: list[Fault]) -> Bound | None:
+    """Resolve a section that names one component, for whoever runs that kind; what is wrong goes to ``faults``.
+
+    ``catalog`` is the one that ``survey`` returned, in which the recipe's plugins are.
+    """
+    builder = _Builder(recipe, catalog)
+    builder.faults = []
+    bound = builder.slot(kind, (section,), recipe.values.get(section), {})
+    faults += builder.faults
+    return bound
+
+
+class _Builder:
+    def __init__(self, recipe: Recipe, catalog: Catalog) -> None:
+        self.recipe, self.catalog, self.document = recipe, catalog, recipe.document
+        self.faults: list[Fault] = list(recipe.document.faults)
+        self.aggregations: dict[str, Bound] = {}
+        self.notes: list[str] = []
+
+    def fault(self, path: Path_, message: str) -> None:
+        self.faults.append(Fault(".".join(map(str, path)), self.document.place(path), message))
+
+    def plan(self) -> Plan | None:
+        values = self.recipe.values
+        self._plugins()
+        said = {key: self._choice(key, values.get(key), allowed) for key, allowed in CHOICES.items()}
+        default = self._aggregation(("aggregation",), values.get("aggregation", "token-mean"))
+        advantages = [
+            bound for path, raw in self._listed("advantage") if (bound := self.slot("advantage", path, raw, {})) is not None
+        ]
+        terms: list[Term | None] = []
+        if "policy_loss" in values:
+            terms.append(self._term("policy_loss", ("policy_loss",), values["policy_loss"], default, "policy", 1.0))
+        reward_kl = self._kl(terms, default)
+        if "entropy" in values:
+            raw = values["entropy"]
+            raw = {"use": "entropy", **raw} if isinstance(raw, Mapping) else {"use": "entropy", "coef": raw}
+            terms.append(self._term("auxiliary_loss", ("entropy",), raw, default, "entropy", None))
+        for path, raw in self._listed("auxiliary"):
+            terms.append(self._term("auxiliary_loss", path, raw, default, "", None))
+        if "value_loss" in values:
+            terms.append(self._term("value_loss", ("value_loss",), values["value_loss"], default, "value", 1.0))
+        if "policy_loss" not in values and not values.get("auxiliary") and "value_loss" not in values:
+            self.fault((), "nothing to learn from: a recipe needs policy_loss, auxiliary or value_loss.")
+        if self.faults:
+            return None
+        kept = self._unique([t for t in terms if t is not None])
+        scope = widest([t.bound.component.scope for t in kept])
+        warnings = [w for t in kept for w in lint_term(t, self.aggregations[t.aggregation].component.name)]
+        warnings += [w for b in (*advantages, *(k.bound for k in reward_kl)) for w in lint_params(b)]
+        if reward_kl and any(t.name.startswith("kl") for t in kept):
+            self.notes.append("KL acts twice, in the reward and in the loss, as the list under 'kl' says.")
+        return Plan(
+            self.recipe.name, kept, tuple(advantages), tuple(reward_kl), self.aggregations, str(said["old_log_prob"] or "recorded"),
+            str(said["empty"] or "drop"), said["approximate"], scope, tuple(self.notes), tuple(warnings),
+        )  # fmt: skip
+
+    # ── sections ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _plugins(self) -> None:
+        raw = self.recipe.values.get("plugins")
+        if raw is None:
+            return
+        if not isinstance(raw, list) or not all(isinstance(p, str) for p in raw):
+            self.fault(("plugins",), "expected a list of modules or .py files, as in [my_losses.py]")
+            return
+        for i, name in enumerate(raw):
+            try:
+                self.catalog = self.catalog.with_plugin(name, self.recipe.folder)
+            except (PluginError, SignatureError) as error:
+                self.fault(("plugins", i), str(error))
+
+    def _choice(self, key: str, value: Any, allowed: tuple[str, ...]) -> str | None:
+        if value is not None and value not in allowed:
+            self.fault((key,), f"{value!r} is not one of {listing(allowed)}.{nearest(str(value), allowed)}")
+        return value if isinstance(value, str) else None
+
+    def _listed(self, section: str) -> list[tuple[Path_, Any]]:
+        raw = self.recipe.values.get(section)
+        if raw is None and section not in self.recipe.values:
+            return []
+        if isinstance(raw, list):
+            if not raw:
+                self.fault((section,), "an empty list; leave the section out instead")
+            return [((section, i), item) for i, item in enumerate(raw)]
+        return [((section,), raw)]
+
+    def _kl(self, terms: list[Term | None], default: str) -> list[RewardKL]:
+        in_reward = []
+        for path, raw in self._listed("kl"):
+            apply = raw.get("apply", "loss") if isinstance(raw, Mapping) else "loss"
+            if apply == "loss":
+                terms.append(self._term("kl", path, raw, default, "kl", None, drop=("apply",)))
+            elif apply == "reward":
+                coefficient: dict[str, Any] = {}
+                bound = self.slot("kl", path, raw, coefficient, ("coef", "apply"))
+                made = self._coefficient((*path, "coef"), coefficient.get("coef"), None)
+                if bound and made and not made.off:
+                    in_reward.append(RewardKL(self._label(path, "kl"), bound, made))
+                elif bound and made:
+                    self.notes.append(f"{'.'.join(map(str, path))}: coef is 0, so the KL is not computed.")
+            else:
+                both = isinstance(apply, list)
+                say = " KL in the reward and in the loss at once is two entries of a list under 'kl', each with its own coef." if both else ""
+                self.fault((*path, "apply"), f"{apply!r} is not one of loss and reward.{say}")
+        return in_reward
+
+    def _label(self, path: Path_, base: str) -> str:
+        return base if len(path) == 1 or path[-1] == 0 else f"{base}_{path[-1]}"
+
+    def _term(
+        self, kind: str, path: Path_, raw: Any, default: str, name: str, coef: float | None, drop: tuple[str, ...] = ()
+    ) -> Term | None:
+        said: dict[str, Any] = {}
+        bound = self.slot(kind, path, raw, said, ("coef", "aggregation", *drop))
+        aggregation = self._aggregation((*path, "aggregation"), said["aggregation"]) if "aggregation" in said else default
+        coefficient = self._coefficient((*path, "coef"), said.get("coef"), coef)
+        if bound is None or coefficient is None:
+            return None
+        label = self._label(path, name) if name else bound.component.name.replace("-", "_")
+        if coefficient.off:
+            self.notes.append(f"{'.'.join(map(str, path))}: coef is 0, so {bound.component.name!r} is not computed.")
+            return None
+        return Term(label, "critic" if kind == "value_loss" else "actor", bound, coefficient, aggregation)
+
+    def _unique(self, terms: list[Term]) -> tuple[Term, ...]:
+        seen: dict[str, int] = {}
+        out = []
+        for t in terms:
+            seen[t.name] = seen.get(t.name, 0) + 1
+            out.append(t if seen[t.name] == 1 else replace(t, name=f"{t.name}_{seen[t.name]}"))
+        return tuple(out)
+
+    # ── slots ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def slot(self, kind: str, path: Path_, raw: Any, said: dict[str, Any], own: tuple[str, ...] = ()) -> Bound | None:
+        """Resolve one slot: a name, a callable, or a mapping with ``use``; keys of the slot itself go to ``said``."""
+        if isinstance(raw, str) or callable(raw):
+            raw = {"use": raw}
+        if not isinstance(raw, Mapping):
+            self.fault(path, f"expected the name of a {kind}, or a mapping with 'use'{_null(raw)}")
+            return None
+        use = raw.get("use")
+        if not (isinstance(use, str) and use) and not callable(use):
+            known = ", ".join(self.catalog.names(kind))
+            self.fault((*path, "use") if "use" in raw else path, f"'use' must name a {kind}{_null(use)}; known: {known}")
+            return None
+        try:
+            component = self.catalog.resolve(kind, use)
+        except LossaryError as error:
+            self.fault((*path, "use"), str(error))
+            return None
+        said.update({key: raw[key] for key in own if key in raw})
+        given = {key: value for key, value in raw.items() if key != "use" and key not in own}
+        found = faults_of(component.params, given)
+        for key, message in found:
+            where = (*path, *key.split("."))
+            self.fault(where, f"{message} ({kind} {component.name!r})")
+        if found:
+            return None
+        params = component.params.model_validate(given)
+        return Bound.of(component, {k: getattr(params, k) for k in type(params).model_fields}, ".".join(map(str, path)), self.catalog.fields)
+
+    def _aggregation(self, path: Path_, raw: Any) -> str:
+        bound = self.slot("aggregation", path, raw, {})
+        if bound is None:
+            return ""
+        given = ", ".join(f"{k}={v}" for k, v in bound.params.items())
+        key = f"{bound.component.name}({given})" if given else bound.component.name
+        self.aggregations.setdefault(key, bound)
+        return key
+
+    def _coefficient(self, path: Path_, raw: Any, default: float | None) -> Coefficient | None:
+        key = ".".join(map(str, path))
+        if raw is None and default is not None:
+            return Coefficient(key, default)
+        if raw is None:
+            self.fault(path, "required: how much the term counts, a number or a coefficient such as {use: linear, ...}")
+            return None
+        if isinstance(raw, Mapping):
+            bound = self.slot("coefficient", path, raw, {})
+            return Coefficient(key, None, bound) if bound else None
+        try:
+            value = float("nan") if isinstance(raw, bool) else float(raw)
+        except (TypeError, ValueError):
+            value = float("nan")
+        if value != value or value in (float("inf"), float("-inf")):
+            self.fault(path, f"{raw!r} is not a number")
+            return None
+        return Coefficient(key, value)
+
+
+def _null(raw: Any) -> str:
+    return "; it is null" if raw is None else f"; it is {raw!r}"

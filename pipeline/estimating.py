@@ -1,0 +1,117 @@
+"""Once per rollout: rewards are shaped, KL is taken from them, and the chain of estimators makes its columns."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch, Ranks
+from ..registry import ColumnError, Level, Max, Mean, Min
+from .bound import Bound, View, scalar_like
+from .memory import Memory
+from .metrics import Measure, measure
+from .terms import Coefficient, Plan
+
+Made = dict[str, tuple[Tensor, Level]]
+
+
+class Estimator:
+    """Runs a plan's estimators; what it makes replaces nothing that the batch brought but the columns named as its results."""
+
+    def __init__(self, plan: Plan, memory: Memory, ranks: Ranks) -> None:
+        self.plan, self.memory, self.ranks = plan, memory, ranks
+        asked = {name for bound in plan.advantages for name, _, _ in bound.levels}
+        self.pays = bool(asked & {"rewards", "token_rewards"})
+        self.vocabulary_levels = {"advantages": Level.TOKEN, "returns": Level.TOKEN}
+
+    @torch.no_grad()
+    def __call__(self, batch: Batch) -> Batch:
+        """Return the batch with ``advantages`` (and ``returns``), and with reports."""
+        self.memory.forget("estimate")
+        sequences = batch.sequences.across(self.ranks)
+        step = scalar_like(self.memory.step, batch.sequences.lengths)
+        reports: dict[str, Measure] = {}
+        made: Made = {}
+        if self.pays:
+            made = self._rewards(batch, step, reports)
+        for bound in self.plan.advantages:
+            view = View(batch, sequences, made, step=step, state=self._state(bound))
+            result, report, state = bound.parts(view)
+            if state is not None:
+                self.memory.wait("estimate", bound.slot, state)
+            made.update(self._columns(bound, result, view))
+            reports.update({f"critic/{name}": measure(x, bound.who) for name, x in report.items()})
+        for name, (x, level) in made.items():
+            if name not in ("rewards", "token_rewards"):
+                batch = batch.with_columns(level, **{name: x})
+                reports.update(_summary(f"critic/{name}", x))
+        return Batch(**{**vars(batch), "reports": reports})
+
+    def _state(self, bound: Bound) -> Mapping[str, Any] | None:
+        return self.memory.state(bound.slot, bound) if bound.component.stateful else None
+
+    def _columns(self, bound: Bound, result: Any, view: View) -> Made:
+        if bound.component.returns is not None:
+            return {"advantages": (bound.shaped(result, view, bound.component.returns), bound.component.returns)}
+        if not isinstance(result, Mapping):
+            raise ColumnError(f"{bound.who} returned {type(result).__name__}; its signature promises columns by name.")
+        return {name: (bound.shaped(x, view, Level.TOKEN), Level.TOKEN) for name, x in result.items()}
+
+    def _rewards(self, batch: Batch, step: Tensor, reports: dict[str, Measure]) -> Made:
+        """Return both forms of the reward: per sequence (with all token rewards) and per token (the rest on the last token)."""
+        sequences = batch.sequences
+        if "rewards" not in batch and "token_rewards" not in batch:
+            raise ColumnError("the batch brings no reward: give 'rewards' (one per sequence) or 'token_rewards' (one per token).")
+        given = batch["rewards"] if "rewards" in batch else None
+        tokens = batch.column("token_rewards", Level.TOKEN) if "token_rewards" in batch and batch.levels["token_rewards"] is Level.TOKEN else None
+        if "token_rewards" in batch and tokens is None:
+            raise ColumnError("'token_rewards' has one value per sequence; give those as 'rewards'.")
+        score = _total(given, None if tokens is None else sequences.sum(tokens))
+        reports.update(_summary("critic/score", score))
+        for kl in self.plan.reward_kl:
+            value = self._penalty(batch, kl.bound, reports, kl.name)
+            coefficient = coefficient_of(kl.coefficient, self.memory, "estimate", step)
+            reports[f"critic/{kl.name}_coef"] = measure(coefficient, kl.name)
+            self.memory.settle(kl.coefficient.key, value, sequences, self.ranks)
+            penalty = -coefficient.to(value.dtype) * value
+            tokens = penalty if tokens is None else tokens + penalty
+        total = _total(given, None if tokens is None else sequences.sum(tokens))
+        reports.update(_summary("critic/rewards", total))
+        placed = _total(None if given is None else sequences.place_last(given), tokens)
+        return {"rewards": (total, Level.SEQUENCE), "token_rewards": (placed, Level.TOKEN)}
+
+    def _penalty(self, batch: Batch, bound: Bound, reports: dict[str, Measure], name: str) -> Tensor:
+        if "old_log_prob" not in batch:
+            raise ColumnError(f"{bound.who} in the reward needs the column 'old_log_prob', which the batch does not bring.")
+        view = View(batch, batch.sequences, {"log_prob": (batch.column("old_log_prob", Level.TOKEN), Level.TOKEN)})
+        value, report, _ = bound.parts(view)
+        reports[f"critic/reward_{name}"] = measure(value, bound.who)
+        reports.update({f"critic/{key}": measure(x, bound.who) for key, x in report.items()})
+        return bound.shaped(value, view, Level.TOKEN)
+
+
+def coefficient_of(coefficient: Coefficient, memory: Memory, stage: str, step: Tensor) -> Tensor:
+    """Return a term's coefficient for this step as a 0-d tensor; a new state waits for the commit."""
+    bound = coefficient.bound
+    if bound is None:
+        return torch.full_like(step, coefficient.fixed or 0.0)
+    state = memory.state(coefficient.key, bound) if bound.component.stateful else None
+    special = {"step": step, "state": state, "measured": memory.measured(coefficient.key, step)}
+    out = bound.component.function(*(special[name] for name, _, _ in bound.levels), **bound.params)
+    if bound.component.stateful:
+        out, new = out
+        memory.wait(stage, coefficient.key, new)
+    return torch.as_tensor(out).to(device=step.device, dtype=step.dtype)
+
+
+def _total(a: Tensor | None, b: Tensor | None) -> Tensor:
+    if a is None or b is None:
+        found = a if b is None else b
+        assert found is not None
+        return found
+    return a + b
+
+
+def _summary(name: str, x: Tensor) -> dict[str, Measure]:
+    return {f"{name}/{key}": measure(make(x), name) for key, make in (("mean", Mean), ("max", Max), ("min", Min))}

@@ -1,0 +1,50 @@
+"""Warnings about recipes that are allowed but hardly meant: each component says what it suits."""
+
+import ast
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+from .bound import Bound
+from .terms import Term
+
+_COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+
+
+def lint_term(term: Term, aggregation: str) -> list[str]:
+    """Return one sentence for each setting of a term that its component is not made for."""
+    found = lint_params(term.bound)
+    suited = term.bound.component.suits.get("aggregation")
+    if suited and aggregation not in suited.split(" | "):
+        found.append(f"{term.bound.slot}: {term.bound.component.name!r} is made for the aggregation {suited}, not {aggregation}.")
+    suited = term.bound.component.suits.get("apply")
+    if suited and suited != "loss":
+        found.append(f"{term.bound.slot}: {term.bound.component.name!r} as a loss gives no useful gradient; it suits apply: {suited}.")
+    return found
+
+
+def lint_params(bound: Bound) -> list[str]:
+    """Return one sentence for each hyperparameter outside what its component says it suits."""
+    found = []
+    for name, rule in bound.component.suits.items():
+        value = bound.params.get(name)
+        if name in ("aggregation", "apply") or value is None or isinstance(value, (str, bool)):
+            continue
+        sign, _, limit = rule.partition(" ")
+        if sign in _COMPARE and not _COMPARE[sign](value, _sum(limit, bound.params)):
+            found.append(f"{bound.slot}.{name}: {value:g} does not suit {bound.component.name!r}, which is made for {name} {rule}.")
+    return found
+
+
+def _sum(text: str, params: Mapping[str, Any]) -> float:
+    """Evaluate a sum of numbers and hyperparameters, as in ``1 + clip_ratio_high``."""
+
+    def value(node: ast.expr) -> float:
+        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
+            right = value(node.right)
+            return value(node.left) + (right if isinstance(node.op, ast.Add) else -right)
+        if isinstance(node, ast.Name):
+            return float(params[node.id])
+        return float(ast.literal_eval(node))
+
+    return value(ast.parse(text, mode="eval").body)

@@ -1,0 +1,78 @@
+"""Metrics as (sum, count) and extremes: exact over micro-batches and ranks, brought to the host in one transfer."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch import Ranks
+from ..numerics import accumulator
+from ..registry import Max, Mean, Min
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One metric so far: ``"mean"`` keeps (sum, count), ``"max"`` and ``"min"`` an extreme."""
+
+    kind: str
+    value: Tensor
+    count: Tensor | float = 1.0
+
+
+def measure(x: Any, who: str) -> Measure:
+    """Turn what a component reported into something that adds up; gradients stop here."""
+    if isinstance(x, (int, float)):
+        return Measure("mean", torch.tensor(float(x)))
+    if isinstance(x, Tensor):
+        x = Mean(x)
+    if not isinstance(x, (Mean, Max, Min)):
+        raise TypeError(f"{who} reported {type(x).__name__}; expected Mean, Max, Min or a tensor.")
+    value = x.x.detach()
+    if isinstance(x, Mean):
+        if x.where is None:
+            return Measure("mean", value.sum(dtype=accumulator(value)), float(value.numel()))
+        return Measure("mean", torch.where(x.where, value, 0).sum(dtype=accumulator(value)), x.where.sum(dtype=accumulator(value)))
+    sign, kind = (1, "max") if isinstance(x, Max) else (-1, "min")
+    flat = sign * (value.flatten() if x.where is None else torch.where(x.where, value, -sign * float("inf")).flatten())
+    return Measure(kind, sign * torch.cat([flat, flat.new_full((1,), float("-inf"))]).amax())
+
+
+def combined(reports: Iterable[Mapping[str, Measure]], ranks: Ranks) -> dict[str, float]:
+    """Return every metric over all reports and ranks; a mean of nothing is left out.
+
+    Ranks must report the same names, which they do as long as each has at least one micro-batch.
+    """
+    sums: dict[str, list[Measure]] = {}
+    for report in reports:
+        for name, m in report.items():
+            sums.setdefault(name, []).append(m)
+    if not sums:
+        return {}
+    names = sorted(sums)
+    device = sums[names[0]][0].value.device
+    wide = torch.float32 if device.type == "mps" else torch.float64
+
+    def add(values: list[Any]) -> Tensor:
+        host = sum(v for v in values if not isinstance(v, Tensor))
+        tensors = [v.to(device=device, dtype=wide) for v in values if isinstance(v, Tensor)]
+        return torch.stack([*tensors, torch.full((), float(host), dtype=wide, device=device)]).sum()
+
+    averages = [n for n in names if sums[n][0].kind == "mean"]
+    extremes = [n for n in names if n not in averages]
+    added = [t for n in averages for t in (add([m.value for m in sums[n]]), add([m.count for m in sums[n]]))]
+    highest = [torch.stack([(m.value if m.kind == "max" else -m.value).to(wide) for m in sums[n]]).amax() for n in extremes]
+    empty = torch.zeros(0, dtype=wide, device=device)
+    totals = ranks.sum(torch.stack(added)) if added else empty
+    peaks = ranks.max(torch.stack(highest)) if highest else empty
+    host = torch.cat([totals, peaks]).tolist()  # the one wait for the device
+    found: dict[str, float] = {}
+    for i, n in enumerate(averages):
+        value, count = host[2 * i], host[2 * i + 1]
+        if count:
+            found[n] = value / count
+    for n, value in zip(extremes, host[2 * len(averages) :], strict=True):
+        if value != float("-inf"):
+            found[n] = value if sums[n][0].kind == "max" else -value
+    return {n: found[n] for n in names if n in found}

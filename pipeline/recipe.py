@@ -1,0 +1,115 @@
+"""A recipe: which components an objective is made of, still as it was written."""
+
+import copy
+from collections.abc import Iterable, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel
+
+from ..registry import Fault, Place, RecipeError, faults_of, listing, nearest
+from .document import Document, override, read_yaml
+
+SECTIONS = (
+    "plugins", "old_log_prob", "empty", "approximate", "aggregation", "advantage", "policy_loss", "kl", "entropy", "value_loss", "auxiliary",
+)  # fmt: skip
+"""What the pipeline itself reads."""
+TRAINING = ("task", "model", "warm_up", "rollout", "train", "evaluate")
+"""What it leaves to a trainer."""
+
+
+class Recipe:
+    """The written choice: values with places, its name, and the folder that its plugins are relative to."""
+
+    def __init__(self, document: Document, name: str, folder: Path) -> None:
+        self.document, self.name, self.folder = document, name, folder
+        for key in document.values:
+            if key not in SECTIONS and key not in TRAINING:
+                hint = nearest(key, (*SECTIONS, *TRAINING)) or f" Sections are {listing((*SECTIONS, *TRAINING))}."
+                document.fault((key,), f"there is no section {key!r}.{hint}")
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The sections."""
+        return self.document.values
+
+    def text(self) -> str:
+        """Return the recipe as YAML that means the same from any folder: plugin files by absolute path, callables by import path."""
+
+        def plain(value: Any) -> Any:
+            if isinstance(value, Mapping):
+                return {k: plain(v) for k, v in value.items()}
+            if isinstance(value, list):
+                return [plain(v) for v in value]
+            return f"{value.__module__}:{value.__qualname__}" if callable(value) else value
+
+        values = plain(self.values)
+        if isinstance(values.get("plugins"), list):
+            values["plugins"] = [str((self.folder / p).resolve()) if str(p).endswith(".py") else p for p in values["plugins"]]
+        return yaml.safe_dump(values, sort_keys=False)
+
+    def section(self, name: str, model: type[BaseModel], faults: list[Fault]) -> Any:
+        """Return a section as a pydantic model; what is wrong with it goes to ``faults``, and None is returned."""
+        raw = self.values.get(name)
+        raw = {} if raw is None else raw
+        if not isinstance(raw, dict):
+            faults.append(Fault(name, self.document.place((name,)), f"expected a mapping with {listing(model.model_fields)}"))
+            return None
+        found = faults_of(model, raw)
+        for key, message in found:
+            path: tuple[str | int, ...] = (name, *(int(p) if p.isdigit() else p for p in key.split(".") if p))
+            faults.append(Fault(".".join(map(str, path)), self.document.place(path), message))
+        return None if found else model.model_validate(raw)
+
+
+def bundled_recipes() -> dict[str, str]:
+    """Return the text of every recipe in the box, by name."""
+    folder = files("lossary") / "recipes"
+    return {p.name.removesuffix(".yaml"): p.read_text("utf-8") for p in folder.iterdir() if p.name.endswith(".yaml")}
+
+
+def load_recipe(
+    recipe: "str | Path | Mapping[str, Any] | Recipe",
+    overrides: Iterable[str] = (),
+    *,
+    more: Mapping[str, list[tuple[str, str]]] | None = None,
+) -> Recipe:
+    """Read a bundled recipe's name, a path or a dict, and apply ``a.b=value`` overrides.
+
+    ``more`` holds recipes that plugins brought. A file or name that is not there raises ``RecipeError``; faults of the text itself are
+    kept and raised by ``compose`` together with all others.
+    """
+    if isinstance(recipe, Recipe):
+        document, name, folder = copy.deepcopy(recipe.document), recipe.name, recipe.folder
+    elif isinstance(recipe, Mapping):
+        document, name, folder = Document("recipe", copy.deepcopy(dict(recipe))), "recipe", Path.cwd()
+    else:
+        document, name, folder = _read(str(recipe), more or {})
+    for assignment in overrides:
+        override(document, assignment)
+    return Recipe(document, name, folder)
+
+
+def _read(said: str, more: Mapping[str, list[tuple[str, str]]]) -> tuple[Document, str, Path]:
+    path = Path(said)
+    if path.suffix in {".yaml", ".yml"} or path.is_file():
+        if not path.is_file():
+            beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+            raise RecipeError([Fault("", Place(said), f"there is no such file.{nearest(path.name, beside)}")])
+        try:
+            return read_yaml(path.read_text("utf-8"), said), path.stem, path.resolve().parent
+        except (OSError, UnicodeDecodeError) as error:
+            raise RecipeError([Fault("", Place(said), f"cannot be read: {error}")]) from error
+    box = bundled_recipes()
+    vendor, _, bare = said.rpartition("/")
+    theirs = [(b, t) for b, t in more.get(bare, []) if not vendor or b.partition(" ")[0] == vendor]
+    if said in box and not theirs:
+        return read_yaml(box[said], f"{said}.yaml"), said, Path.cwd()
+    if len(theirs) == 1 and bare not in (box if not vendor else ()):
+        return read_yaml(theirs[0][1], f"{theirs[0][0]}: {bare}"), bare, Path.cwd()
+    if theirs:
+        raise RecipeError([Fault("", Place(said), f"the recipe comes from {listing(b for b, _ in theirs)}; say vendor/{bare}")])
+    hint = nearest(said, (*box, *more)) or f" Bundled: {listing(box)}."
+    raise RecipeError([Fault("", Place(said), f"no recipe has this name.{hint} A file is named by its path, as in ./{said}.yaml.")])

@@ -1,0 +1,64 @@
+"""The parts of an objective: terms with their coefficient and aggregation, and what is estimated before them."""
+
+from dataclasses import dataclass
+
+from .bound import Bound
+
+METRIC = {"policy": "pg_loss", "value": "vf_loss"}
+
+
+@dataclass(frozen=True)
+class Coefficient:
+    """The number that multiplies a term: fixed, or a component that may keep state."""
+
+    key: str
+    fixed: float | None
+    bound: Bound | None = None
+
+    @property
+    def off(self) -> bool:
+        """Whether it is 0 once and for all."""
+        return self.fixed == 0
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand of the loss: ``coef * sum over tokens of weight * loss``."""
+
+    name: str
+    role: str
+    """``"actor"`` or ``"critic"``."""
+    bound: Bound
+    coefficient: Coefficient
+    aggregation: str
+
+    @property
+    def metric(self) -> str:
+        """Under which name its value is logged."""
+        return f"{self.role}/{METRIC.get(self.name, f'{self.name}_loss')}"
+
+
+@dataclass(frozen=True)
+class RewardKL:
+    """A KL estimate between the old policy and the reference, taken from the reward of each token."""
+
+    name: str
+    bound: Bound
+    coefficient: Coefficient
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a recipe asked for, resolved."""
+
+    name: str
+    terms: tuple[Term, ...]
+    advantages: tuple[Bound, ...]
+    reward_kl: tuple[RewardKL, ...]
+    aggregations: dict[str, Bound]
+    old_log_prob: str
+    empty: str
+    approximate: str | None
+    scope: str
+    notes: tuple[str, ...]
+    warnings: tuple[str, ...]

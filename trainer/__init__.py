@@ -1,0 +1,1 @@
+"""The bundled trainer: rollouts -> rewards -> estimate -> (epochs x minibatches x micro-batches) -> step, on one machine."""

@@ -1,0 +1,63 @@
+"""From rollouts or demonstrations to a batch: padded token ids for the model, packed columns for the loss."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch
+from .chars import Chars
+from .rollout import Rollout, left_pad
+from .tasks import Item, Task
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model reads: prompts padded on the left, responses on the right, so that every response begins in one column."""
+
+    ids: Tensor
+    """``[B, P + R]``."""
+    attention: Tensor
+    """``[B, P + R]``, bool."""
+    width: int
+    """``R``."""
+
+
+def assembled(prompts: list[list[int]], responses: list[list[int]], pad_id: int) -> tuple[Inputs, Tensor, Tensor]:
+    """Return the model's inputs, the response mask ``[B, R]`` and the response ids ``[B, R]``."""
+    left, real = left_pad(prompts, pad_id)
+    width = max(map(len, responses))
+    right = torch.tensor([[*r, *[pad_id] * (width - len(r))] for r in responses])
+    mask = torch.arange(width) < torch.tensor([len(r) for r in responses])[:, None]
+    return Inputs(torch.cat((left, right), 1), torch.cat((real, mask), 1), width), mask, right
+
+
+def from_rollouts(rollouts: list[Rollout], rewards: list[float], samples_per_prompt: int, pad_id: int) -> tuple[Inputs, Batch]:
+    """Return one update's inputs and batch; the samples of one prompt are one group."""
+    inputs, mask, ids = assembled([r.prompt_ids for r in rollouts], [r.completion_ids for r in rollouts], pad_id)
+    scores = torch.zeros(mask.shape)
+    scores[mask] = torch.tensor([p for r in rollouts for p in r.log_probs])
+    batch = Batch.from_padded(
+        mask,
+        token_ids=ids,
+        rollout_log_prob=scores,
+        rewards=torch.tensor(rewards),
+        group_ids=torch.arange(len(rollouts)) // samples_per_prompt,
+        truncated=torch.tensor([float(r.finish_reason == "length") for r in rollouts]),
+        prompt_lengths=torch.tensor([len(r.prompt_ids) for r in rollouts]),
+    )
+    return inputs, batch
+
+
+def from_demonstrations(items: list[Item], chars: Chars) -> tuple[Inputs, Batch]:
+    """Return the task's own answers, end of sequence included, as a batch to imitate."""
+    prompts = [[chars.bos_id, *chars.encode(item.prompt)] for item in items]
+    answers = [[*chars.encode(item.answer), chars.eos_id] for item in items]
+    inputs, mask, ids = assembled(prompts, answers, chars.pad_id)
+    lengths = torch.tensor([len(p) for p in prompts])
+    return inputs, Batch.from_padded(mask, token_ids=ids, prompt_lengths=lengths)
+
+
+def training_items(task: Task, step: int, n: int) -> list[Item]:
+    """Return the items of one step: the task's endless list, ``n`` at a time."""
+    return [task.train_item(step * n + i) for i in range(n)]

@@ -1,0 +1,236 @@
+"""The loop, in one sitting: sample, reward, estimate, then epochs of minibatches of micro-batches, then again."""
+
+import copy
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch
+from ..builtin import compose
+from ..pipeline import LossOut, Objective
+from ..registry import LossaryError
+from . import checkpoint
+from .chars import Chars
+from .data import Inputs, from_demonstrations, from_rollouts, training_items
+from .evaluation import accuracy
+from .gpt import GPT
+from .optimizing import Optimizing
+from .rollout import SamplingParams, TorchBackend
+from .run_folder import RunFolder
+from .scoring import all_at_once, policy_scores, values_of
+from .settings import Settings
+from .tasks import Item
+
+Listener = Callable[[Mapping[str, Any]], None]
+
+
+class Trainer:
+    """One run. Every random number comes from the seed and the step, so a run is the same in one piece or resumed."""
+
+    def __init__(self, settings: Settings, folder: RunFolder, listen: Listener = lambda line: None) -> None:
+        self.settings, self.folder, self.listen = settings, folder, listen
+        torch.set_num_threads(settings.train.threads)
+        self.chars, self.task, self.step = Chars(), settings.task, 0
+        self.objective = Objective(settings.plan)
+        self.policy = self._gpt(seed=_seed(settings.train.seed, "policy"))
+        self.reference: GPT | None = None
+        needs = {**self.objective.needs("estimate"), **self.objective.needs("loss")}
+        self.critic = self._gpt(value_head=True, seed=_seed(settings.train.seed, "critic")) if {"values", "old_values"} & set(needs) else None
+        self.needs_reference = "ref_log_prob" in needs
+        strange = set(needs) - _MADE - {"values"}
+        if strange:
+            asked = ", ".join(f"{name!r} (for {needs[name]})" for name in sorted(strange))
+            raise LossaryError(f"the bundled trainer makes no column {asked}.")
+        self.optimizing = Optimizing(settings.train, self.policy, self.critic)
+        self.backend = TorchBackend(self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
+        self.lines: list[dict[str, Any]] = []
+        self._began = time.process_time(), time.perf_counter()
+
+    def _gpt(self, *, value_head: bool = False, seed: int) -> GPT:
+        m, longest = self.settings.model, max(len(i.prompt) for i in self.task.eval_items(64)) + 1
+        context = 2 * longest + self.task.max_new_tokens
+        return GPT(self.chars.vocab_size, d_model=m.d_model, layers=m.layers, heads=m.heads, tied=m.tied, context=context, value_head=value_head, seed=seed)
+
+    # ── the run ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def run(self) -> list[dict[str, Any]]:
+        """Warm up, then train to the last step; returns the lines of the metrics file."""
+        settings = self.settings
+        if self.step == 0 and not self.lines:
+            self._warm_up()
+            self.reference = self._frozen() if self.needs_reference else None
+            self._log({"step": 0, "eval/accuracy": self._accuracy()})
+            self._save()
+        while self.step < settings.train.steps:
+            line = self._update() if settings.reinforces else self._imitate()
+            self.step += 1
+            if self.step % settings.evaluate.every == 0 or self.step == settings.train.steps:
+                line["eval/accuracy"] = self._accuracy()
+            self._log({"step": self.step, **line})
+            every = settings.train.checkpoint_every
+            if self.step == settings.train.steps or (every and self.step % every == 0):
+                self._save()
+        return self.lines
+
+    def _warm_up(self) -> None:
+        """Imitate the task's answers for a while, by the same pipeline: a recipe of one auxiliary loss."""
+        w = self.settings.warm_up
+        if not w.steps:
+            return
+        objective = compose({"auxiliary": {"use": "sft", "coef": 1.0}})
+        optimizing = Optimizing(self.settings.train.model_copy(update={"lr": w.lr}), self.policy, None)
+        for step in range(w.steps):
+            inputs, batch = from_demonstrations(training_items(self.task, step, w.batch), self.chars)
+            outs, _ = self._take_step(objective, optimizing, inputs, objective.estimate(batch))
+            if step % 10 == 9 or step == w.steps - 1:
+                self.listen({"warm_up": step + 1, "of": w.steps, "loss": objective.metrics(outs)["actor/sft_loss"]})
+
+    def _imitate(self) -> dict[str, Any]:
+        inputs, batch = from_demonstrations(training_items(self.task, self._offset(), self.settings.warm_up.batch), self.chars)
+        outs, norms = self._take_step(self.objective, self.optimizing, inputs, self.objective.estimate(batch))
+        return {**self.objective.metrics(outs), **norms}
+
+    def _offset(self) -> int:
+        return self.settings.warm_up.steps + self.step
+
+    def _update(self) -> dict[str, Any]:
+        """One rollout and the optimizer steps on it."""
+        train, clock = self.settings.train, _Clock()
+        inputs, batch, rewards = self._rollout()
+        clock.lap("time/rollout")
+        batch = self._remember(inputs, batch)
+        batch = self.objective.estimate(batch)
+        clock.lap("time/estimate")
+        outs: list[LossOut] = []
+        norms: dict[str, float] = {}
+        for epoch in range(train.epochs):
+            for mini in self.objective.minibatches(batch, train.minibatches, _seed(train.seed, "minibatches", self.step, epoch)):
+                out, norms = self._take_step(self.objective, self.optimizing, inputs, mini)
+                outs += out
+        clock.lap("time/update")
+        length = sum(batch.lengths) / len(batch)
+        metrics = self.objective.metrics(outs, batch)
+        return {"reward": sum(rewards) / len(rewards), "response_length/mean": length, **metrics, **norms, **clock.laps}
+
+    def _rollout(self) -> tuple[Inputs, Batch, list[float]]:
+        r = self.settings.rollout
+        items = training_items(self.task, self._offset(), r.prompts)
+        self.backend.update_weights(self.policy.state_dict().items(), self.step)
+        sampling = SamplingParams(self.task.max_new_tokens, temperature=r.temperature)
+        prompts = [[self.chars.bos_id, *self.chars.encode(item.prompt)] for item in items]
+        rollouts = self.backend.generate(prompts, r.samples_per_prompt, sampling, _seed(self.settings.train.seed, "rollout", self.step))
+        asked: list[Item] = [item for item in items for _ in range(r.samples_per_prompt)]
+        rewards = [self.task.reward(i, self.chars.decode(o.completion_ids)) for i, o in zip(asked, rollouts, strict=True)]
+        inputs, batch = from_rollouts(rollouts, rewards, r.samples_per_prompt, self.chars.pad_id)
+        return inputs, batch, rewards
+
+    @torch.no_grad()
+    def _remember(self, inputs: Inputs, batch: Batch) -> Batch:
+        """Add what the update must know of the models as they are now: old log-probs, the reference's, old values."""
+        r, parts = self.settings.rollout, self.objective.split(batch, self.settings.train.max_tokens)
+
+        def column(score: Callable[[Batch], Tensor]) -> Tensor:
+            return all_at_once(parts, [score(p) for p in parts], batch)
+
+        found = {"old_log_prob": column(lambda p: policy_scores(self.policy, inputs, p, r.temperature)[0])}
+        if self.reference is not None:
+            reference = self.reference
+            found["ref_log_prob"] = column(lambda p: policy_scores(reference, inputs, p, r.temperature)[0])
+        if self.critic is not None:
+            critic = self.critic
+            found["old_values"] = column(lambda p: values_of(critic, inputs, p))
+        return batch.with_columns(batch.levels["rollout_log_prob"], **found)
+
+    def _take_step(self, objective: Objective, optimizing: Optimizing, inputs: Inputs, batch: Batch) -> tuple[list[LossOut], dict[str, float]]:
+        """One optimizer step, accumulated over micro-batches."""
+        outs = []
+        needs = objective.needs("loss")
+        weighed = objective.weigh(batch)
+        for micro in objective.split(weighed, self.settings.train.max_tokens):
+            log_prob, entropy = policy_scores(self.policy, inputs, micro, self.settings.rollout.temperature)
+            values = values_of(self.critic, inputs, micro) if self.critic is not None and "values" in needs else None
+            out = objective.loss(micro, log_prob=log_prob, entropy=entropy if "entropy" in needs else entropy.detach(), values=values)
+            out.total.backward()
+            outs.append(replace(out, total=out.total.detach(), actor=out.actor.detach(), critic=out.critic.detach(), terms={}))
+        norms = optimizing.step()
+        objective.commit()
+        return outs, norms
+
+    # ── around it ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _frozen(self) -> GPT:
+        return copy.deepcopy(self.policy).eval().requires_grad_(False)
+
+    def _accuracy(self) -> float:
+        self.backend.update_weights(self.policy.state_dict().items(), self.step)
+        return accuracy(self.backend, self.task, self.chars, self.settings.evaluate.items)
+
+    def _log(self, line: dict[str, Any]) -> None:
+        cpu, wall = time.process_time() - self._began[0], time.perf_counter() - self._began[1]
+        line = {**line, "time/cpu_seconds": round(cpu, 3), "time/wall_seconds": round(wall, 3)}
+        self.lines.append(line)
+        self.folder.append(line)
+        self.listen(line)
+        self.settings.catalog.announce({"event": "step", **line})
+
+    def _save(self) -> None:
+        content = {
+            "step": self.step,
+            "recipe": self.folder.recipe.read_text("utf-8"),
+            "policy": self.policy.state_dict(),
+            "reference": self.reference.state_dict() if self.reference is not None else None,
+            "critic": self.critic.state_dict() if self.critic is not None else None,
+            "optimizers": self.optimizing.state_dict(),
+            "objective": self.objective.state_dict(),
+        }
+        checkpoint.save(self.folder.checkpoint, content)
+
+    def resume(self) -> None:
+        """Take up the folder's checkpoint; one of another recipe raises ``LossaryError``."""
+        saved = checkpoint.load(self.folder.checkpoint)
+        if saved["recipe"] != self.folder.recipe.read_text("utf-8"):
+            raise LossaryError(f"{self.folder.path}: recipe.yaml was changed after the checkpoint was written.")
+        self.policy.load_state_dict(saved["policy"])
+        if saved["reference"] is not None:
+            self.reference = self._frozen()
+            self.reference.load_state_dict(saved["reference"])
+        if self.critic is not None:
+            self.critic.load_state_dict(saved["critic"])
+        self.optimizing.load_state_dict(saved["optimizers"])
+        self.objective.load_state_dict(saved["objective"])
+        self.step = int(saved["step"])
+        self.lines = self.folder.keep_until(self.step)
+
+
+_MADE = {
+    "log_prob", "entropy", "old_log_prob", "rollout_log_prob", "ref_log_prob", "old_values", "token_ids", "rewards", "group_ids", "truncated",
+    "prompt_lengths",
+}  # fmt: skip
+
+
+def _seed(*parts: object) -> int:
+    """Return a seed that differs for every use and step and needs no state."""
+    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=7).digest(), "little")
+
+
+class _Clock:
+    def __init__(self) -> None:
+        self.laps: dict[str, float] = {}
+        self._last = time.perf_counter()
+
+    def lap(self, name: str) -> None:
+        """Note the seconds since the last lap."""
+        now = time.perf_counter()
+        self.laps[name], self._last = round(now - self._last, 4), now
+
+
+def train(settings: Settings, parent: Path, listen: Listener = lambda line: None) -> tuple[RunFolder, list[dict[str, Any]]]:
+    """Run a recipe in a new folder under ``parent``."""
+    folder = RunFolder.new(parent, settings.recipe.name, settings.recipe.text())
+    return folder, Trainer(settings, folder, listen).run()

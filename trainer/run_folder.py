@@ -1,0 +1,61 @@
+"""A run's folder: the recipe as it was resolved, metrics as JSON lines, one checkpoint."""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..registry import LossaryError
+
+
+class RunFolder:
+    """Where a run writes. A new run gets the next free number; a resumed one goes on where its checkpoint stands."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.metrics, self.checkpoint, self.recipe = path / "metrics.jsonl", path / "checkpoint.pt", path / "recipe.yaml"
+
+    @classmethod
+    def new(cls, parent: Path, name: str, recipe: str) -> "RunFolder":
+        """Make ``parent/name-0001`` or the next free number, and write the recipe into it."""
+        number = 1
+        while True:
+            folder = cls(parent / f"{name}-{number:04d}")
+            try:
+                folder.path.mkdir(parents=True)
+                break
+            except FileExistsError:
+                number += 1
+            except OSError as error:
+                raise LossaryError(f"the run folder {folder.path} cannot be made: {error}") from error
+        folder.recipe.write_text(recipe, "utf-8")
+        return folder
+
+    @classmethod
+    def existing(cls, path: Path) -> "RunFolder":
+        """Open a run to resume it; a folder without a checkpoint raises ``LossaryError``."""
+        folder = cls(path)
+        if not folder.checkpoint.is_file():
+            raise LossaryError(f"{path} has no checkpoint.pt to resume from.")
+        return folder
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add one line and hand it to the system at once, so that a kill loses at most the line being written."""
+        with self.metrics.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line, allow_nan=True) + "\n")
+
+    def keep_until(self, step: int) -> list[dict[str, Any]]:
+        """Drop the lines of steps that a resumed run will take again, also a line that was cut off; return the others."""
+        kept = []
+        for text in self.metrics.read_text("utf-8").splitlines() if self.metrics.exists() else []:
+            try:
+                line = json.loads(text)
+            except json.JSONDecodeError:
+                break  # only the last line can be cut off
+            if line["step"] <= step:
+                kept.append(line)
+        aside = self.metrics.with_suffix(".partial")
+        aside.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
+        os.replace(aside, self.metrics)
+        return kept

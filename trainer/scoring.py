@@ -1,0 +1,39 @@
+"""What a model says of the sampled tokens: log-probabilities, entropy, values."""
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch, left_shift_padded, token_log_probs
+from .data import Inputs
+from .gpt import GPT
+
+
+def hidden_of(model: GPT, inputs: Inputs, batch: Batch) -> Tensor:
+    """Return the packed hidden states ``[N, H]`` that speak of each sampled token; packed before any head touches them."""
+    ids, attention = inputs.ids.index_select(0, batch.rows), inputs.attention.index_select(0, batch.rows)
+    return batch.pack(left_shift_padded(model(ids, attention), inputs.width))
+
+
+def policy_scores(model: GPT, inputs: Inputs, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
+    """Return ``(log_prob, entropy)``, each ``[N]`` in nats, of the distribution that was sampled from."""
+    logits = model.lm_head(hidden_of(model, inputs, batch)).float() / temperature
+    log_prob = token_log_probs(logits, batch["token_ids"])
+    log_all = logits.log_softmax(-1)
+    return log_prob, -(log_all.exp() * log_all).sum(-1)
+
+
+def values_of(critic: GPT, inputs: Inputs, batch: Batch) -> Tensor:
+    """Return the value ``[N]`` of the state before each sampled token."""
+    assert critic.value_head is not None
+    out: Tensor = critic.value_head(hidden_of(critic, inputs, batch)).squeeze(-1)
+    return out.float()
+
+
+@torch.no_grad()
+def all_at_once(parts: list[Batch], score: "list[Tensor]", whole: Batch) -> Tensor:
+    """Return a column of the whole batch from the columns of its parts, whatever order the parts took the rows in."""
+    out = score[0].new_empty(whole.sequences.index.shape[0])
+    for part, x in zip(parts, score, strict=True):
+        begin = whole.sequences.offsets.index_select(0, part.rows)
+        out[part.sequences.spread(begin) + part.sequences.places] = x
+    return out

@@ -1,0 +1,132 @@
+"""What a recipe says to the trainer: sections with defaults and bounds, checked together with the objective's."""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from ..builtin import catalog
+from ..pipeline import Plan, Recipe, bind, survey
+from ..registry import Catalog, Fault, RecipeError, Strict
+from ..registry.hyper import Count, NonNegative, Positive
+from .tasks import Task
+
+
+class ModelSettings(Strict):
+    """The small GPT; a critic has the same size."""
+
+    d_model: Count = 64
+    layers: Count = 2
+    heads: Count = 4
+    tied: bool = False
+
+
+class WarmUpSettings(Strict):
+    """Supervised steps on the task's own answers before reinforcement begins; 0: none."""
+
+    steps: Annotated[int, Field(ge=0)] = 0
+    batch: Count = 64
+    lr: Positive = 1e-3
+
+
+class RolloutSettings(Strict):
+    """What is sampled for each update."""
+
+    prompts: Count = 32
+    samples_per_prompt: Count = 8
+    temperature: Positive = 1.0
+    backend: Literal["torch"] = "torch"
+
+
+class TrainSettings(Strict):
+    """How the parameters move."""
+
+    steps: Count = 100
+    """Rollouts, each followed by ``epochs * minibatches`` optimizer steps."""
+    epochs: Count = 1
+    minibatches: Count = 1
+    max_tokens: Count = 16384
+    lr: Positive = 3e-4
+    critic_lr: Positive = 1e-3
+    weight_decay: NonNegative = 0.0
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
+    grad_clip: Positive | None = 1.0
+    seed: Annotated[int, Field(ge=0)] = 0
+    threads: Count = 1
+    checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    """Steps between checkpoints; 0: only the one at the end."""
+
+
+class EvaluateSettings(Strict):
+    """Greedy decoding of held-out items; also done before the first and after the last step."""
+
+    every: Count = 20
+    items: Count = 256
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Everything a run is made of."""
+
+    recipe: Recipe
+    catalog: Catalog
+    plan: Plan
+    task: Task
+    model: ModelSettings
+    warm_up: WarmUpSettings
+    rollout: RolloutSettings
+    train: TrainSettings
+    evaluate: EvaluateSettings
+
+    @classmethod
+    def of(cls, recipe: Recipe) -> "Settings":
+        """Check every section of a recipe; all faults, the objective's included, are raised at once as ``RecipeError``."""
+        plan, book, faults = survey(recipe, catalog())
+        task = _task(recipe, book, faults)
+        model = recipe.section("model", ModelSettings, faults)
+        warm_up = recipe.section("warm_up", WarmUpSettings, faults)
+        rollout = recipe.section("rollout", RolloutSettings, faults)
+        train = recipe.section("train", TrainSettings, faults)
+        evaluate = recipe.section("evaluate", EvaluateSettings, faults)
+        if model and model.d_model % model.heads:
+            _fault(recipe, faults, ("model", "heads"), f"d_model {model.d_model} is not a multiple of heads {model.heads}")
+        if plan and rollout:
+            _suited(recipe, plan, rollout, faults)
+        if faults or plan is None:
+            raise RecipeError(faults)
+        assert task is not None
+        return cls(recipe, book, plan, task, model, warm_up, rollout, train, evaluate)
+
+    @property
+    def reinforces(self) -> bool:
+        """Whether the policy learns from its own samples; without a policy loss it learns from demonstrations."""
+        return any(t.name == "policy" for t in self.plan.terms)
+
+
+def _suited(recipe: Recipe, plan: Plan, rollout: RolloutSettings, faults: list[Fault]) -> None:
+    grouped = [b.component.name for b in plan.advantages if b.component.scope == "group"]
+    if grouped and rollout.samples_per_prompt < 2:
+        say = f"samples_per_prompt must be >= 2: {grouped[0]!r} compares the samples of one prompt"
+        _fault(recipe, faults, ("rollout", "samples_per_prompt"), say)
+    if plan.advantages and not any(t.name == "policy" for t in plan.terms):
+        _fault(recipe, faults, ("advantage",), "without a policy_loss the trainer learns from demonstrations, which have no advantages")
+
+
+def _fault(recipe: Recipe, faults: list[Fault], path: tuple[str, ...], message: str) -> None:
+    faults.append(Fault(".".join(path), recipe.document.place(path), message))
+
+
+def _task(recipe: Recipe, book: Catalog, faults: list[Fault]) -> Task | None:
+    if "task" not in recipe.values:
+        _fault(recipe, faults, ("task",), "required to train: which task, as in {use: spell-backward}")
+        return None
+    bound = bind(recipe, book, "task", "task", faults)
+    if bound is None:
+        return None
+    try:
+        made: Task = bound.component.function(**bound.params)
+        made.train_item(0)
+    except ValueError as error:
+        _fault(recipe, faults, ("task",), str(error))
+        return None
+    return made

@@ -1,0 +1,18 @@
+"""Small tasks with a held-out set and a reward that is exact."""
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from ...registry import hookimpl
+from .add_numbers import add_numbers
+from .sort_letters import sort_letters
+from .spell_backward import spell_backward
+from .task import ExactMatch, Item, Task
+
+__all__ = ["ExactMatch", "Item", "Task", "add_numbers", "sort_letters", "spell_backward"]
+
+
+@hookimpl
+def lossary_components() -> Iterable[Callable[..., Any]]:
+    """Enter by the door that plugins use."""
+    return [add_numbers, sort_letters, spell_backward]

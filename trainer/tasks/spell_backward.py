@@ -1,0 +1,36 @@
+"""Spell a word backward."""
+
+from importlib.resources import files
+from random import Random
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from ...registry import task
+from .task import ExactMatch, Item, Task
+
+
+@task
+def spell_backward(*, min_letters: Annotated[int, Ge(3), Le(12)] = 3, max_letters: Annotated[int, Ge(3), Le(12)] = 6, seed: int = 0) -> Task:
+    """Spell an English word backward: ``cat>`` is answered by ``tac``.
+
+    Parameters
+    ----------
+    min_letters, max_letters
+        The shortest and the longest word; the bundled list has words of 3 to 12 letters. Each length is equally likely.
+    seed
+        Of the training words' order.
+    """
+    if min_letters > max_letters:
+        raise ValueError(f"min_letters={min_letters} is above max_letters={max_letters}")
+    by_length: dict[int, list[str]] = {length: [] for length in range(min_letters, max_letters + 1)}
+    for word in (files("lossary.trainer.tasks") / "words.txt").read_text("utf-8").split():
+        if len(word) in by_length:
+            by_length[len(word)].append(word)
+
+    def draw(stream: Random) -> Item:
+        # Each length as often as any other: one that a warm-up hardly saw would never be right, and so never be learned.
+        word = stream.choice(by_length[stream.randint(min_letters, max_letters)])
+        return Item(f"{word}>", word[::-1])
+
+    return ExactMatch(draw, key=lambda item: item.prompt, max_new_tokens=max_letters + 1, seed=seed)
