@@ -1,15 +1,15 @@
 """A batch: flat columns by name. Padding and masks end here."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from ..registry import Column, ColumnError, Level, Mean, Measured, Totals, listing
-from .border import Outside, cross, ranked
-from .layout import Layout
+from ..registry import Column, ColumnError, Level, Totals, listing
+from .border import Outside, cross, jagged_parts, ranked
+from .layout import Layout, upload
 from .sequences import Sequences
 
 
@@ -72,13 +72,16 @@ class Batch:
     def from_nested(
         cls, response_mask: Tensor, *, names: str = "lossary", fields: Iterable[Column] = (), masked_rewards: str = "error", **columns: Any
     ) -> Self:
-        """Take in jagged nested tensors ``[B, j]``, as in verl's no-padding mode; otherwise like ``from_padded``."""
-        if not response_mask.is_nested or response_mask.layout is not torch.jagged:
-            raise ColumnError("the mask is no jagged nested tensor; use from_padded or from_packed.")
-        outside = _end_to_end(response_mask.offsets().diff(), response_mask.values(), jagged=True)
-        for name, x in columns.items():
-            if isinstance(x, Tensor) and x.is_nested and not torch.equal(x.offsets(), response_mask.offsets()):
+        """Take in jagged nested tensors ``[B, j]``, as in verl's no-padding mode; otherwise like ``from_padded``.
+
+        Waits for the device once more, for the lengths, and once for each column that does not share the mask's offsets.
+        """
+        offsets, mask = jagged_parts(response_mask, "the mask")
+        parts = {n: jagged_parts(x, f"column {n!r}")[0] for n, x in columns.items() if isinstance(x, Tensor) and x.is_nested}
+        for name, its in parts.items():
+            if its is not offsets and (its.shape != offsets.shape or bool((its != offsets).any())):
                 raise ColumnError(f"column {name!r} is nested with other lengths than the mask.")
+        outside = _end_to_end(tuple(offsets.diff().tolist()), offsets.diff(), mask, jagged=True)
         return cls._made(cross(outside, columns, names=names, fields=fields, masked_rewards=masked_rewards, per_sequence=()))
 
     @classmethod
@@ -97,13 +100,17 @@ class Batch:
         """Take in sequences that lie end to end: ``[P]`` columns with ``lengths`` or ``cu_seqlens``.
 
         Without ``response_mask [P]`` every position is a sampled token. ``per_sequence`` names columns that are per sequence where the
-        shape alone cannot tell (as many positions as sequences). Otherwise like ``from_padded``.
+        shape alone cannot tell (as many positions as sequences). Otherwise like ``from_padded``; lengths that lie on the device are
+        waited for.
         """
         if (lengths is None) == (cu_seqlens is None):
             raise ColumnError("from_packed needs either lengths or cu_seqlens.")
         device = next((x.device for x in (response_mask, *columns.values()) if isinstance(x, Tensor)), torch.device("cpu"))
-        spans = torch.as_tensor(lengths if lengths is not None else torch.as_tensor(cu_seqlens).diff(), device=device).long()
-        outside = _end_to_end(spans, response_mask)
+        told = torch.as_tensor(lengths if lengths is not None else _between(cu_seqlens))
+        if told.dim() != 1 or told.is_floating_point():
+            raise ColumnError(f"lengths are {told.dtype} {list(told.shape)}; expected one integer per sequence.")
+        spans = tuple(told.tolist())
+        outside = _end_to_end(spans, told.to(device, torch.long) if told.device == device else upload(spans, device), response_mask)
         packed = cross(outside, columns, names=names, fields=fields, masked_rewards=masked_rewards, per_sequence=per_sequence)
         return cls._made(packed)
 
@@ -155,31 +162,31 @@ class Batch:
 
     def take(self, chosen: Sequence[int]) -> Self:
         """Return the batch of some sequences, in the order given; weights and totals come along."""
-        device, chosen = self.rows.device, list(chosen)
-        where = torch.tensor(chosen, dtype=torch.long, device=device)
+        chosen, grouped = list(chosen), "group_ids" in self.columns
+        where = upload(chosen, self.rows.device)
         lengths = tuple(self.lengths[i] for i in chosen)
-        groups = ranked(self.groups[i] for i in chosen) if self.groups else ()
-        ids = self.columns["group_ids"].index_select(0, where) if self.groups else None
+        groups = ranked(self.groups[i] for i in chosen) if grouped else ()
+        ids = self.columns["group_ids"].index_select(0, where) if grouped else None
         sequences = Sequences.of(self.sequences.lengths.index_select(0, where), sum(lengths), ids, len(set(groups)))
         tokens = sequences.spread(self.sequences.offsets.index_select(0, where)) + sequences.places
         layout = self.layout.take(where, chosen, tokens, sequences.index)
         part = self._cut(sequences, layout, lengths, lambda level: tokens if level is Level.TOKEN else where)
-        return replace(part, rows=self.rows.index_select(0, where), groups=groups, prompts=tuple(self.prompts[i] for i in chosen if self.prompts))
+        prompts = tuple(self.prompts[i] for i in chosen) if self.prompts else ()
+        return replace(part, rows=self.rows.index_select(0, where), groups=groups, prompts=prompts)
 
     def select(self, keep: Tensor) -> Self:
         """Return the batch of some tokens (``keep``: ``[N]`` bool). Sequences stay, though they may become empty. Waits for the device."""
         tokens = keep.nonzero().squeeze(1)
         lengths = self.sequences.sum(keep.to(torch.float64)).long()
-        ids = self.columns["group_ids"] if self.groups else None
-        sequences = Sequences.of(lengths, tokens.shape[0], ids, len(set(self.groups)))
+        # No sequence goes, so groups keep their slots and their ranks.
+        flat = Sequences.of(lengths, tokens.shape[0])
+        sequences = replace(self.sequences, lengths=flat.lengths, offsets=flat.offsets, index=flat.index)
         layout = replace(self.layout, source=self.layout.source.index_select(0, tokens))
         return self._cut(sequences, layout, tuple(lengths.tolist()), lambda level: tokens if level is Level.TOKEN else None)
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch on another device."""
-        from torch.utils._pytree import tree_map_only
-
-        moved: Self = tree_map_only(Tensor, lambda t: t.to(device), self)
+        moved: Self = _moved(self, device)
         return moved
 
     def _cut(self, sequences: Sequences, layout: Layout, lengths: tuple[int, ...], index: Callable[[Level], Tensor | None]) -> Self:
@@ -192,6 +199,17 @@ class Batch:
         return replace(self, sequences=sequences, layout=layout, columns=columns, weights=weights, lengths=lengths)
 
 
+def _moved(x: Any, device: torch.device | str) -> Any:
+    """Move every tensor in what a batch is made of: dataclasses, mappings and plain values."""
+    if isinstance(x, Tensor):
+        return x.to(device)
+    if isinstance(x, Mapping):
+        return {key: _moved(value, device) for key, value in x.items()}
+    if is_dataclass(x) and not isinstance(x, type):
+        return replace(x, **{f.name: _moved(getattr(x, f.name), device) for f in fields(x) if f.init})
+    return x
+
+
 def _boolean(mask: Tensor) -> tuple[Tensor, Tensor | None]:
     if mask.dtype == torch.bool:
         return mask, None
@@ -199,10 +217,17 @@ def _boolean(mask: Tensor) -> tuple[Tensor, Tensor | None]:
     return on, (~on & (mask != 0)).sum()
 
 
-def _end_to_end(lengths: Tensor, mask: Tensor | None, *, jagged: bool = False) -> Outside:
-    spans = tuple(lengths.tolist())
-    if any(span < 0 for span in spans):
-        raise ColumnError(f"lengths must not be negative; sequence {next(i for i, s in enumerate(spans) if s < 0)} has {min(spans)}.")
+def _between(cu_seqlens: Any) -> Tensor:
+    ends = torch.as_tensor(cu_seqlens)
+    if ends.dim() != 1 or ends.shape[0] == 0:
+        raise ColumnError(f"cu_seqlens has the shape {list(ends.shape)}; expected [sequences + 1], from 0 to the number of positions.")
+    return ends.diff()
+
+
+def _end_to_end(spans: tuple[int, ...], lengths: Tensor, mask: Tensor | None, *, jagged: bool = False) -> Outside:
+    """``spans`` are the same as ``lengths``, on the host."""
+    if negative := [i for i, span in enumerate(spans) if span < 0]:
+        raise ColumnError(f"lengths must not be negative; sequence {negative[0]} has {spans[negative[0]]}.")
     total, device = sum(spans), lengths.device
     flat, stray = _boolean(mask.flatten()) if mask is not None else (torch.ones(total, dtype=torch.bool, device=device), None)
     if flat.shape[0] != total:

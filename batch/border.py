@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -53,16 +54,20 @@ def cross(
     if masked_rewards not in ("error", "drop", "to-sequence"):
         raise ColumnError(f"masked_rewards={masked_rewards!r}: say 'error', 'drop' or 'to-sequence'.")
     vocabulary = Vocabulary().extended(fields)
-    named = _named(given, translation(names), vocabulary)
+    ours = translation(names)
+    named = _named(given, ours, vocabulary)
+    coarse = {ours.get(name, name) for name in per_sequence}
+    if unknown := coarse - named.keys():
+        raise ColumnError(f"per_sequence names {min(unknown)!r}, but no such column is given.{nearest(min(unknown), named)}")
     ids = _group_ids(named.pop("group_ids"), outside) if "group_ids" in named else None
     columns, levels = {}, {}
     for name, value in named.items():
-        columns[name], levels[name] = _admitted(vocabulary[name], value, outside, name in set(per_sequence))
+        columns[name], levels[name] = _admitted(vocabulary[name], value, outside, name in coarse)
     lengths, total, group_host, prompts, shiftable = _look(outside, columns, levels, ids, vocabulary, masked_rewards)
     source = torch.nonzero_static(outside.mask, size=total).squeeze(1)
     lengths_there = outside.starts.new_zeros(outside.starts.shape).index_add(0, outside.row, outside.mask.to(outside.starts.dtype))
-    if masked_rewards == "to-sequence" and "token_rewards" in columns:
-        strays = torch.where(outside.mask, 0.0, columns["token_rewards"].nan_to_num(0.0))
+    if masked_rewards == "to-sequence" and levels.get("token_rewards") is Level.TOKEN:
+        strays = torch.where(outside.mask, 0.0, columns["token_rewards"])
         moved = strays.new_zeros(len(outside.spans)).index_add(0, outside.row, strays)
         columns["rewards"] = columns.get("rewards", torch.zeros_like(moved)) + moved
         levels["rewards"] = Level.SEQUENCE
@@ -100,6 +105,8 @@ def _named(given: Mapping[str, Any], ours: Mapping[str, str], vocabulary: Vocabu
 
 def _admitted(column: Column, value: Any, outside: Outside, per_sequence: bool) -> tuple[Tensor, Level]:
     name, rows = column.name, len(outside.spans)
+    if isinstance(value, Tensor) and value.is_nested and not outside.jagged:
+        raise ColumnError(f"column {name!r} is a nested tensor, the mask is none; see from_nested.")
     try:
         x = value.values() if isinstance(value, Tensor) and value.is_nested else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -131,7 +138,11 @@ def _level(column: Column, x: Tensor, outside: Outside, per_sequence: bool, rows
     if sequence:
         return Level.SEQUENCE  # a column may be given at a coarser level; it is spread on request, never summed
     k = ", K" if column.wide else ""
-    wanted = [f"[{rows}{k}]"] if column.level is Level.SEQUENCE or per_sequence else [f"[{', '.join(map(str, outside.shape))}{k}]", f"[{rows}{k}] (per sequence)"]
+    wanted = (
+        [f"[{rows}{k}]"]
+        if column.level is Level.SEQUENCE or per_sequence
+        else [f"[{', '.join(map(str, outside.shape))}{k}]", f"[{rows}{k}] (per sequence)"]
+    )
     note = " It is one value per sequence; rewards of single tokens go into 'token_rewards'." if token and column.name == "rewards" else ""
     raise ColumnError(f"column {column.name!r} has the shape {list(shape)}; expected {' or '.join(wanted)}.{note}")
 
@@ -141,8 +152,10 @@ def _group_ids(value: Any, outside: Outside) -> Tensor:
     rows = len(outside.spans)
     if isinstance(value, Tensor):
         if value.is_floating_point() or value.shape != (rows,):
-            raise ColumnError(f"column 'group_ids' is {value.dtype} {list(value.shape)}; expected {rows} integers or strings, one per sequence.")
-        return value.detach().to(device=outside.mask.device, dtype=torch.long)
+            raise ColumnError(
+                f"column 'group_ids' is {value.dtype} {list(value.shape)}; expected {rows} integers or strings, one per sequence."
+            )
+        return value.detach().to(device=outside.mask.device, dtype=torch.long, copy=True)
     texts = list(value)
     if len(texts) != rows:
         raise ColumnError(f"column 'group_ids' has {len(texts)} entries for {rows} sequences.")
@@ -152,7 +165,9 @@ def _group_ids(value: Any, outside: Outside) -> Tensor:
             raise ColumnError("two different group ids have the same 64-bit hash; rename one.")
         texts = [hashes[t] for t in texts]
     try:
-        return torch.tensor([int(t) if not isinstance(t, float) else _refuse(t) for t in texts], dtype=torch.long, device=outside.mask.device)
+        return torch.tensor(
+            [int(t) if not isinstance(t, float) else _refuse(t) for t in texts], dtype=torch.long, device=outside.mask.device
+        )
     except (TypeError, ValueError) as error:
         raise ColumnError(f"column 'group_ids' must hold integers or strings: {error}.") from error
 
@@ -167,20 +182,23 @@ def _look(
     """Bring lengths, ids and the counts of everything that may be wrong to the host in one transfer."""
     rows, mask = len(outside.spans), outside.mask
     empty = torch.zeros((), dtype=torch.long, device=mask.device)
-    floats = [n for n in columns if not vocabulary[n].integer and not vocabulary[n].nan_means and not columns[n].requires_grad]
-    bad = [_count(~torch.isfinite(columns[n]), mask if levels[n] is Level.TOKEN else None) for n in floats]
+    floats = [n for n in columns if not vocabulary[n].integer]
+    # A masked reward that is to count for its sequence is no garbage, so it is looked at wherever it stands.
+    counting = "token_rewards" if masked_rewards == "to-sequence" else ""
+    bad = [_wrong(columns[n], vocabulary[n], mask if levels[n] is Level.TOKEN and n != counting else None) for n in floats]
     astray = empty
     if "token_rewards" in columns and levels["token_rewards"] is Level.TOKEN:
-        astray = _count(columns["token_rewards"] != 0, ~mask)
-    counts = [outside.stray if outside.stray is not None else empty, astray, *bad]
+        astray = ((columns["token_rewards"] != 0) & ~mask).sum()
+    counts = [outside.stray if outside.stray is not None else empty, astray, *(b.sum() for b in bad)]
     lengths = empty.new_zeros(rows).index_add(0, outside.row, mask.long())
     prompts = columns.get("prompt_lengths", empty.new_zeros(0)).long()
-    first = mask.index_select(0, outside.starts.clamp(max=max(mask.shape[0] - 1, 0))).long().sum().reshape(1) if mask.shape[0] and rows else empty.reshape(1)
+    places = torch.arange(mask.shape[0], device=mask.device)
+    first = (mask & (places == outside.starts.index_select(0, outside.row))).sum().reshape(1)
     parts = [torch.stack(counts), lengths, ids if ids is not None else empty.new_zeros(0), prompts, first]
     told = torch.cat(parts).tolist()  # the one wait for the device
     cuts = [len(p) for p in parts]
     edges = [sum(cuts[:i]) for i in range(len(cuts) + 1)]
-    (stray, misplaced, *broken), per_row, group_host, prompt_host, (front,) = (told[a:b] for a, b in zip(edges, edges[1:], strict=False))
+    (stray, misplaced, *broken), per_row, group_host, prompt_host, (front,) = (told[a:b] for a, b in pairwise(edges))
     if stray:
         raise ColumnError(f"the mask has {stray} values that are neither 0 nor 1.")
     if misplaced and masked_rewards == "error":
@@ -188,27 +206,34 @@ def _look(
             f"column 'token_rewards' pays {misplaced} rewards at masked positions. Say masked_rewards='to-sequence' to count them for the "
             f"whole sequence, or 'drop' to drop them."
         )
-    for name, count in zip(floats, broken, strict=True):
+    for name, wrong, count in zip(floats, bad, broken, strict=True):
         if count:
-            raise ColumnError(_located(name, columns[name], levels[name], outside, count))
+            raise ColumnError(_located(name, columns[name], wrong, levels[name], outside, count))
     return per_row, sum(per_row), group_host, prompt_host, not front
 
 
-def _count(wrong: Tensor, where: Tensor | None) -> Tensor:
-    if wrong.dim() > 1:
-        wrong = wrong.flatten(1).any(1)
-    return (wrong if where is None else wrong & where).sum()
+def _wrong(x: Tensor, column: Column, where: Tensor | None) -> Tensor:
+    wrong = x.isinf() if column.nan_means else ~x.isfinite()
+    wrong = wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong
+    return wrong if where is None else wrong & where
 
 
-def _located(name: str, x: Tensor, level: Level, outside: Outside, count: int) -> str:
-    wrong = ~torch.isfinite(x.flatten(1).sum(1) if x.dim() > 1 else x)
+def _located(name: str, x: Tensor, wrong: Tensor, level: Level, outside: Outside, count: int) -> str:
+    place = int(wrong.nonzero()[0])
+    at = f"sequence {place}"
     if level is Level.TOKEN:
-        wrong = wrong & outside.mask
-        place = int(wrong.nonzero()[0])
         row = int(outside.row[place])
-        at, value = f"sequence {row}, position {place - int(outside.starts[row])}", x[place]
-    else:
-        place = int(wrong.nonzero()[0])
-        at, value = f"sequence {place}", x[place]
-    shown = value.flatten()[~torch.isfinite(value.flatten())][0].item()
+        at = f"sequence {row}, position {place - int(outside.starts[row])}"
+    value = x[place].flatten()
+    shown = value[~value.isfinite()][0].item()
     return f"column {name!r} is {shown} at {at}" + (f" and not finite at {count - 1} more places." if count > 1 else ".")
+
+
+def jagged_parts(x: Tensor, name: str) -> tuple[Tensor, Tensor]:
+    """Return ``(offsets, values)`` of a jagged nested tensor without holes; anything else raises ``ColumnError``."""
+    if not x.is_nested or x.layout is not torch.jagged:
+        raise ColumnError(f"{name} is no jagged nested tensor; use from_padded or from_packed.")
+    jagged: Any = x  # the methods of a subclass that torch does not name
+    if jagged.lengths() is not None:
+        raise ColumnError(f"{name} is a jagged nested tensor with holes between its rows; call .contiguous() first.")
+    return jagged.offsets(), jagged.values()

@@ -1,5 +1,6 @@
 """Where the packed tokens came from: the index that carries a padded or jagged tensor in and a column out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -37,6 +38,8 @@ class Layout:
         ``shift`` says that ``x`` is a model's output over prompt and response, in which position t speaks of token t + 1.
         """
         flat = x.values() if x.is_nested else x
+        if flat.dim() == 0:
+            raise ColumnError(f"{name} is a single number; expected one value per token.")
         if self.width is None:
             return self._pack_flat(flat, name, shift)
         if shift:
@@ -58,22 +61,33 @@ class Layout:
             return x.index_select(0, self.source - 1 if shift else self.source)
         if x.shape[0] == n and not shift:
             return x
-        raise ColumnError(f"{name} has {x.shape[0]} positions; expected {total} (prompt and response){'' if shift else f' or {n} (sampled tokens)'}.")
+        raise ColumnError(
+            f"{name} has {x.shape[0]} positions; expected {total} (prompt and response){'' if shift else f' or {n} (sampled tokens)'}."
+        )
 
     def unpack(self, x: Tensor, fill: float = 0.0) -> Tensor:
         """Return the outside shape of a packed column, with ``fill`` wherever no sampled token was."""
+        if x.dim() == 0 or x.shape[0] != self.source.shape[0]:
+            raise ColumnError(
+                f"the tensor has the shape {list(x.shape)}; expected [{self.source.shape[0]}, ...]: one value per sampled token."
+            )
         flat = x.new_full((self.positions, *x.shape[1:]), fill).index_copy(0, self.source, x)
         if self.jagged:
-            ends = self.starts + torch.tensor(self.spans, device=self.starts.device)
+            ends = self.starts + upload(self.spans, self.starts.device)
             return torch.nested.nested_tensor_from_jagged(flat, torch.cat([self.starts[:1], ends]))
         return flat if self.width is None else flat.view(len(self.spans), self.width, *x.shape[1:])
 
     def take(self, rows: Tensor, chosen: list[int], tokens: Tensor, owner: Tensor) -> "Layout":
         """Return the layout of some rows laid anew from place 0; ``owner`` is each remaining token's row among them."""
         spans = tuple(self.spans[r] for r in chosen)
-        begin = torch.tensor(_offsets(spans), device=self.starts.device, dtype=torch.long)
+        begin = upload(_offsets(spans), self.starts.device)
         inside = self.source.index_select(0, tokens) - self.starts.index_select(0, rows).index_select(0, owner)
         return replace(self, source=begin.index_select(0, owner) + inside, starts=begin, spans=spans)
+
+
+def upload(values: Sequence[int], device: torch.device) -> Tensor:
+    """Return integers of the host on the device, without waiting for it."""
+    return torch.tensor(values, dtype=torch.long).to(device, non_blocking=True)
 
 
 def _offsets(spans: tuple[int, ...]) -> list[int]:

@@ -58,7 +58,9 @@ class SimulatedRanks:
         self.rank, self._shared, self._barrier, self.grad_average = rank, shared, barrier, grad_average
 
     @classmethod
-    def run(cls, n: int, function: Callable[["SimulatedRanks", int], T], *, grad_average: int | None = None, timeout: float = 60) -> list[T]:
+    def run(
+        cls, n: int, function: Callable[["SimulatedRanks", int], T], *, grad_average: int | None = None, timeout: float = 60
+    ) -> list[T]:
         """Return ``[function(ranks, 0), ..., function(ranks, n - 1)]``."""
         shared: list[Any] = [None] * n
         barrier = threading.Barrier(n, timeout=timeout)
@@ -79,6 +81,8 @@ class SimulatedRanks:
             thread.start()
         for thread in threads:
             thread.join()
+        if errors and isinstance(errors[0], threading.BrokenBarrierError):
+            raise RuntimeError(f"the {n} ranks did not all meet in the same reductions within {timeout} s.") from errors[0]
         if errors:
             raise errors[0]
         return results

@@ -1,6 +1,8 @@
 """Where sequences and groups lie in a flat row of tokens, and the sums between the levels."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -42,13 +44,15 @@ class Sequences:
     # ── token <-> sequence ───────────────────────────────────────────────────────────────────────────────────────────
 
     def sum(self, x: Tensor) -> Tensor:
-        """``[N] -> [S]``: sum over each sequence, kept in float64 on the way."""
+        """``[N] -> [S]``: sum over each sequence, kept in float64 on the way; of booleans: how many hold."""
         wide = x.new_zeros((self.lengths.shape[0], *x.shape[1:]), dtype=accumulator(x))
-        return wide.index_add(0, self.index, x.to(wide.dtype)).to(x.dtype)
+        return wide.index_add(0, self.index, x.to(wide.dtype)).to(torch.long if x.dtype == torch.bool else x.dtype)
 
     def mean(self, x: Tensor) -> Tensor:
         """``[N] -> [S]``: mean over each sequence; an empty sequence gives 0 (and no gradient)."""
-        return self.sum(x) / self.lengths.clamp(min=1).to(x.dtype)
+        total = self.sum(x)
+        count = self.lengths.clamp(min=1).to(total.dtype)
+        return total / count.view(-1, *[1] * (total.dim() - 1))
 
     def max(self, x: Tensor) -> Tensor:
         """``[N] -> [S]``: maximum over each sequence; an empty sequence gives ``-inf``."""
@@ -109,7 +113,9 @@ class Sequences:
         """``[S] -> [G]``: standard deviation over each group, from centred values; a group of one gives 0."""
         centred = x - self.group_spread(self.group_mean(x))
         freedom = self.group_size().to(x.dtype) - (1 if unbiased else 0)
-        return safe_divide(self.group_sum(centred * centred), freedom.clamp(min=0)).sqrt()
+        variance = safe_divide(self.group_sum(centred * centred), freedom.clamp(min=0))
+        spread = variance > 0  # the root has no slope at 0: equal values get the gradient 0, not NaN
+        return torch.where(spread, torch.where(spread, variance, 1.0).sqrt(), 0.0)
 
     def group_spread(self, x: Tensor) -> Tensor:
         """``[G] -> [S]``: give each sequence its group's value."""
@@ -144,8 +150,9 @@ class Sequences:
 def _slots(ids: Tensor, everyone: Tensor, count: int | None) -> tuple[Tensor, Tensor]:
     """Return ``(slot of each id, id of each slot)``; without ``count`` there are as many slots as ids, some of them unused."""
     ordered = everyone.sort().values
-    if count is not None:
-        ordered = torch.unique_consecutive(ordered) if count != ordered.shape[0] else ordered
+    if count is not None and count != ordered.shape[0]:
+        first = torch.cat([ordered.new_ones(1, dtype=torch.bool), ordered[1:] != ordered[:-1]])
+        ordered = ordered.index_select(0, torch.nonzero_static(first, size=count).squeeze(1))  # unique would wait for the device
     return torch.searchsorted(ordered, ids.contiguous()), ordered
 
 
@@ -153,4 +160,9 @@ def _flatten(s: Sequences) -> tuple[list[Tensor | None], Ranks]:
     return [s.lengths, s.offsets, s.index, s.groups, s.slots], s.ranks
 
 
-_pytree.register_pytree_node(Sequences, _flatten, lambda parts, ranks: Sequences(*parts, ranks), serialized_type_name="lossary.Sequences")
+def _unflatten(parts: Iterable[Any], ranks: Any) -> Sequences:
+    lengths, offsets, index, groups, slots = parts
+    return Sequences(lengths, offsets, index, groups, slots, ranks)
+
+
+_pytree.register_pytree_node(Sequences, _flatten, _unflatten, serialized_type_name="lossary.Sequences")

@@ -65,10 +65,14 @@ def _doubling(x: Tensor, decay: Tensor, index: Tensor, lengths: Tensor, offsets:
     n = x.shape[0]
     place = torch.arange(n, device=x.device) - offsets.index_select(0, index)
     border = place == (lengths.index_select(0, index) - 1 if reverse else 0)
-    x, factor = (x, torch.where(border, 0.0, decay)) if reverse else (x.flip(0), torch.where(border, 0.0, decay).flip(0))
+    factor = torch.where(border, 0.0, decay)
+    x, factor, index = (x, factor, index) if reverse else (x.flip(0), factor.flip(0), index.flip(0))
     step = 1
     while step < n:  # log2(N) passes, not N
-        x = torch.cat([x[:-step] + factor[:-step] * x[step:], x[-step:]])
+        # The factor across a border is 0 already, but 0 * inf is NaN: what a neighbour holds is not even multiplied.
+        same = index[:-step] == index[step:]
+        reached = torch.where(same, factor[:-step], 0.0) * torch.where(same, x[step:], 0.0)
+        x = torch.cat([x[:-step] + reached, x[-step:]])
         factor = torch.cat([factor[:-step] * factor[step:], torch.zeros_like(factor[-step:])])
         step *= 2
     return x if reverse else x.flip(0)

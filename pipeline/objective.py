@@ -188,13 +188,15 @@ class Objective:
         sides: dict[str, list[Tensor]] = {"actor": [], "critic": []}
         for term in self.plan.terms:
             terms[term.name] = value = self._term(term, micro, view, share, reports)
-            sides[term.role].append(micro.coefficients[term.name].to(value.dtype) * value)
+            sides[term.role].append(value if term.coefficient.fixed == 1 else micro.coefficients[term.name] * value)
         anchors = {"actor": [x for n, x in outputs.items() if n != "values"], "critic": [x for n, x in outputs.items() if n == "values"]}
         made_of = {role: self._side(parts, anchors[role], micro) for role, parts in sides.items()}
         reports.update({f"{role}/loss": Measure("mean", made_of[role].detach(), share) for role, parts in sides.items() if parts})
         factor = self.ranks.grad_average * host_divides_by
-        actor, critic = (made_of[role] * factor if factor != 1 else made_of[role] for role in ("actor", "critic"))
-        return LossOut(actor + critic, actor, critic, terms, reports)
+        dtype = next((x.dtype for x in outputs.values()), torch.float32)
+        actor, critic = ((made_of[role] * factor if factor != 1 else made_of[role]).to(dtype) for role in ("actor", "critic"))
+        # A role without terms still carries its anchors, unless the model brought nothing for it.
+        return LossOut(actor + critic if anchors["critic"] or sides["critic"] else actor, actor, critic, terms, reports)
 
     def _outputs(self, micro: Batch, given: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
         outputs: dict[str, Tensor] = {}
@@ -229,7 +231,7 @@ class Objective:
             if level is Level.GROUP:
                 weight = sequences.group_sum(weight)
             loss = torch.where(weight > 0, loss, 0.0)  # a sequence without tokens has no say, whatever was computed for it
-        value = (weight.to(loss.dtype) * loss).sum(dtype=accumulator(loss)).to(loss.dtype)
+        value = (weight.to(loss.dtype) * loss).sum(dtype=accumulator(loss))
         reports[term.metric] = Measure("mean", value.detach(), share)
         if term.coefficient.fixed != 1:
             reports[f"{term.role}/{term.name}_coef"] = Measure("mean", micro.coefficients[term.name])
@@ -239,7 +241,7 @@ class Objective:
     def _side(self, parts: list[Tensor], outputs: list[Tensor], micro: Batch) -> Tensor:
         """Add up one role's terms; the model's outputs join with empty sums, so that a loss without tokens still has their graph."""
         total = sum(parts[1:], parts[0]) if parts else torch.zeros((), device=micro.rows.device)
-        return sum((x[:0].sum().to(total.dtype) for x in outputs if x.requires_grad), total)
+        return sum((x[:0].sum() for x in outputs if x.requires_grad), total)
 
     # ── between steps ────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, Self
 
 import pluggy
@@ -22,6 +22,8 @@ from .hooks import Hooks
 from .kinds import KINDS
 
 GROUP = "lossary"
+SCRIPT = "this script"
+_FILE = "lossary_plugin_"
 
 
 @dataclass(frozen=True)
@@ -62,24 +64,30 @@ class Catalog:
         single components as ``kind/name``.
         """
         self = cls()
-        blocked = set(filter(None, (os.environ.get("LOSSARY_BLOCK", "").split(",") if block is None else block)))
+        blocked = {_hyphens(b.strip()) for b in (os.environ.get("LOSSARY_BLOCK", "").split(",") if block is None else block)} - {""}
         for module in builtin:
             self._take(module, getattr(module, "__name__", repr(module)), GROUP)
         for entry in _installed() if discover else ():
             brought = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
-            if {entry.name, entry.dist.name if entry.dist else ""} & blocked:
+            if {_hyphens(entry.name), _hyphens(entry.dist.name) if entry.dist else ""} & blocked:
                 continue
             try:
-                self._take(entry.load(), entry.name, brought)
+                self._take(entry.load(), entry.name, brought, idle=False)
             except (Exception, SystemExit) as error:  # a stranger's module may raise anything
                 self.failures.append(Failure(entry.name, brought, f"{type(error).__name__}: {error}", traceback.format_exc()))
-        for kind, _, name in (b.partition("/") for b in blocked):
-            self._by.pop((kind, name.replace("_", "-")), None)
+        self._forget(blocked)
         return self
+
+    def _forget(self, blocked: Iterable[str]) -> None:
+        """Take out what ``kind/name`` says, under all its names: a blocked component must not come back by an alias."""
+        asked = {(kind.replace("-", "_"), name) for kind, _, name in (b.partition("/") for b in blocked)}
+        gone = {id(c.function) for key in asked for c in self._by.get(key, ())}
+        kept = {key: [c for c in there if id(c.function) not in gone] for key, there in self._by.items()}
+        self._by = {key: there for key, there in kept.items() if there}
 
     # ── growing: each call returns a new catalog ─────────────────────────────────────────────────────────────────────
 
-    def extended(self, functions: Iterable[Callable[..., Any]] = (), columns: Iterable[Column] = (), *, brought: str = "this script") -> Self:
+    def extended(self, functions: Iterable[Callable[..., Any]] = (), columns: Iterable[Column] = (), *, brought: str = SCRIPT) -> Self:
         """Return a copy with a few functions and columns more; this one stays as it was."""
         new = self._copy()
         new.fields = new.fields.extended(columns, brought)
@@ -100,7 +108,13 @@ class Catalog:
         """
         new = self._copy()
         module = _load(name, folder)
-        new._take(module, name, f"plugin {name}", scan=True)
+        try:
+            new._take(module, name, f"plugin {name}", scan=True, idle=False)
+        except PluginError:
+            raise
+        except (Exception, SystemExit) as error:  # a stranger's hook may raise anything
+            said = str(error) if isinstance(error, LossaryError) else f"{type(error).__name__}: {error}"
+            raise PluginError(f"plugin {name!r} cannot be taken in: {said}{_line_in(error)}") from error
         return new
 
     def _copy(self) -> Self:
@@ -111,20 +125,18 @@ class Catalog:
         new.plugins, new.failures = list(self.plugins), list(self.failures)
         return new
 
-    def _take(self, plugin: object, name: str, brought: str, *, scan: bool = False) -> None:
-        manager = pluggy.PluginManager(GROUP)
-        manager.add_hookspecs(Hooks)
-        manager.register(plugin, name)
-        try:
-            manager.check_pending()
-        except pluggy.PluginValidationError as error:
-            raise PluginError(f"plugin {name!r} ({brought}): {error}. Known hooks are {listing(h for h in vars(Hooks) if h[0] != '_')}.") from error
+    def _take(self, plugin: object, name: str, brought: str, *, scan: bool = False, idle: bool = True) -> None:
+        """Take in what a plugin's hooks offer; ``scan``: also what its module defines; ``idle``: it may offer nothing at all."""
+        manager = _managed(plugin, name, brought)
         functions = [f for found in manager.hook.lossary_components() for f in found]
         columns = [c for found in manager.hook.lossary_fields() for c in found]
         if scan and not functions:
-            functions = [f for f in vars(plugin).values() if callable(f) and component_of(f) and f.__module__ == plugin.__name__]  # type: ignore[attr-defined]
+            functions = [f for f in vars(plugin).values() if callable(f) and component_of(f) and _within(f, plugin)]
         if scan and not columns:
             columns = [c for c in vars(plugin).values() if isinstance(c, Column)]
+        if not (idle or functions or columns or manager.get_hookcallers(plugin)):
+            wanted = "a decorated function, a column(...) or a hook" if scan else "a hook marked @hookimpl, such as lossary_components"
+            raise PluginError(f"plugin {name!r} ({brought}) offers nothing; expected {wanted}.")
         before = self._copy()
         try:
             self.fields = self.fields.extended(columns, brought)
@@ -133,11 +145,11 @@ class Catalog:
             for recipes in manager.hook.lossary_recipes():
                 for key, text in recipes.items():
                     self._recipes.setdefault(key, []).append((brought, text))
-        except LossaryError:
+        except BaseException:
             self._by, self._recipes, self.fields = before._by, before._recipes, before.fields  # a plugin enters whole or not at all
             raise
         self._listeners.append(manager)
-        self.plugins.append(Plugin(name, brought, tuple(f"{c.kind.name}/{c.name}" for c in made)))
+        self.plugins.append(Plugin(name, brought, tuple(dict.fromkeys(f"{c.kind.name}/{c.name}" for c in made))))
 
     def _add(self, components: Iterable[Component], brought: str) -> None:
         for component in components:
@@ -171,30 +183,44 @@ class Catalog:
         """
         if kind not in KINDS:
             raise UnknownName(f"There is no kind {kind!r}.{nearest(kind, KINDS)} Kinds are {listing(KINDS)}.")
-        vendor, _, bare = name.replace("_", "-").rpartition("/")
+        vendor, _, bare = _hyphens(name).rpartition("/")
         found = [c for c in self._by.get((kind, bare), []) if not vendor or _vendor(c) == vendor]
         if len(found) == 1:
             return found[0]
         if found:
             ways = listing(f"{_vendor(c)}/{bare}" for c in found)
             raise UnknownName(f"The {kind} {name!r} comes from {listing(c.distribution for c in found)}. Say which: {ways}.")
-        elsewhere = listing(k for k, n in self._by if n == bare)
-        other = f" {name!r} is registered as {elsewhere}." if elsewhere != "nothing" else ""
+        raise UnknownName(f"No {kind} is called {name!r}.{self._whereabouts(kind, bare)}")
+
+    def _whereabouts(self, kind: str, bare: str) -> str:
+        """Say where a name that was not found stands instead, what is nearest to it, and which plugins failed."""
+        said = ""
+        if others := self._by.get((kind, bare)):  # only the vendor was wrong
+            said += (
+                f" {bare!r} comes from {listing(c.distribution for c in others)}: say {listing(f'{_vendor(c)}/{bare}' for c in others)}."
+            )
+        elsewhere = [k for k, n in self._by if n == bare and k != kind]
+        if elsewhere:
+            said += f" {bare!r} is registered as {listing(elsewhere)}."
+        if module := _unlisted(kind, bare):
+            said += f" The module {module!r} defines it: name it under plugins, or pass the function in components."
+        hint = "" if said and not elsewhere else nearest(bare, self.names(kind))
+        if elsewhere or not (hint or said):
+            hint += f" Known: {', '.join(self.names(kind)) or 'none'}."
         failed = "".join(f"\n  Plugin {f.plugin!r} ({f.distribution}) did not load: {f.why}" for f in self.failures)
-        hint = nearest(bare, self.names(kind)) or f" Known: {', '.join(self.names(kind)) or 'none'}."
-        raise UnknownName(f"No {kind} is called {name!r}.{other}{hint}{failed}")
+        return said + hint + failed
 
     def resolve(self, kind: str, use: str | Callable[..., Any]) -> Component:
         """Return what a slot names: a registered name, an import path ``package.module:function``, or a callable itself."""
         if callable(use):
             component = component_of(use) or describe(use, KINDS[kind])
-            component = component if component.distribution else replace(component, distribution="this script")
+            component = component if component.distribution else replace(component, distribution=SCRIPT)
         elif ":" in use:
             component = replace(_imported(use, kind), distribution=f"module {use.partition(':')[0]}")
         else:
             return self.get(kind, use)
         if component.kind.name != kind:
-            raise UnknownName(f"{component.name!r} is a {component.kind.name}, no {kind}.")
+            raise UnknownName(f"{component.place}: {component.name!r} is a {component.kind.name}, no {kind}.")
         check_columns(component, self.fields)
         return component
 
@@ -208,9 +234,53 @@ class Catalog:
             manager.hook.lossary_event(event=event)
 
 
+def _hyphens(name: str) -> str:
+    return name.replace("_", "-")
+
+
 def _vendor(component: Component) -> str:
-    brought = component.distribution.removeprefix("plugin ").partition(" ")[0]
-    return Path(brought).stem.replace("_", "-") if brought.endswith(".py") else brought.replace("_", "-")
+    """Return what stands before the slash in ``vendor/name``: a distribution without its version, or a plugin's module or file."""
+    brought = component.distribution
+    if brought == SCRIPT:
+        return _hyphens(brought).replace(" ", "-")
+    if brought.startswith("plugin "):
+        plugin = brought.removeprefix("plugin ")
+        return _hyphens(Path(plugin).stem if plugin.endswith(".py") else plugin)
+    return _hyphens(brought.partition(" ")[0])
+
+
+def _managed(plugin: object, name: str, brought: str) -> pluggy.PluginManager:
+    """Return a plugin in a manager of its own, so that two plugins may bear one name."""
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(Hooks)
+    try:
+        manager.register(plugin, name)
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise PluginError(
+            f"plugin {name!r} ({brought}): {error}. Known hooks are {listing(h for h in vars(Hooks) if h[0] != '_')}."
+        ) from error
+    return manager
+
+
+def _within(function: Callable[..., Any], plugin: object) -> bool:
+    """Say whether a module defines a function, itself or in a module of the package that it is: what it merely imports is not its own."""
+    home, house = str(getattr(function, "__module__", "")), str(getattr(plugin, "__name__", ""))
+    return home == house or home.startswith(f"{house}.")
+
+
+def _unlisted(kind: str, name: str) -> str | None:
+    """Return a module outside the house that defines a component nobody listed; only a failed look-up pays for this search."""
+    for module in list(sys.modules.values()):
+        place = str(getattr(module, "__name__", ""))
+        if place.partition(".")[0] == __name__.partition(".")[0]:
+            continue
+        for value in list(getattr(module, "__dict__", {}).values()):
+            # type(), for isinstance asks an object for its __class__, and a stranger's may answer with a warning.
+            made = component_of(value) if type(value) is FunctionType else None
+            if made and made.kind.name == kind and name in (made.name, *made.aliases) and value.__module__ == place:
+                return Path(str(module.__file__)).name if place.startswith(_FILE) else place
+    return None
 
 
 def _undecorated(function: Callable[..., Any], plugin: str) -> Component:
@@ -218,43 +288,58 @@ def _undecorated(function: Callable[..., Any], plugin: str) -> Component:
 
 
 def _imported(path: str, kind: str) -> Component:
-    module, _, attribute = path.partition(":")
+    name, _, attribute = path.partition(":")
     try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UnknownName(f"{path!r} cannot be imported: {error}.") from error
+        module = importlib.import_module(name)
+    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+        raise UnknownName(f"{path!r} cannot be imported: {type(error).__name__}: {error}{_line_in(error)}") from error
+    if not hasattr(module, attribute):
+        raise UnknownName(f"{path!r}: the module has no {attribute!r}.{nearest(attribute, vars(module))}")
+    function = getattr(module, attribute)
     if not callable(function):
         raise UnknownName(f"{path!r} is no function but {type(function).__name__}.")
     return component_of(function) or describe(function, KINDS[kind])
 
 
 def _load(name: str, folder: Path) -> ModuleType:
-    path = folder / name
     try:
-        if not name.endswith(".py"):
-            return importlib.import_module(name)
-        if not path.is_file():
-            beside = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
-            raise PluginError(f"plugin {name!r}: there is no file {path}.{nearest(path.name, beside)}")
-        # A name of its own for each path, so that equal file names of two recipes do not meet in sys.modules.
-        unique = f"lossary_plugin_{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
-        spec = importlib.util.spec_from_file_location(unique, path)
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[unique] = module
-        spec.loader.exec_module(module)
-        return module
+        return _executed(name, folder / name) if name.endswith(".py") else importlib.import_module(name)
+    except PluginError:
+        raise
     except LossaryError as error:
-        raise PluginError(f"plugin {name!r}: {error}") if not isinstance(error, PluginError) else error from None
+        raise PluginError(f"plugin {name!r}: {error}") from error
     except (Exception, SystemExit) as error:  # a plugin's module may raise anything
-        raise PluginError(f"plugin {name!r} does not load: {type(error).__name__}: {error}{_line_in(error, path)}") from error
+        beside = f" There is a file {name}.py beside the recipe: write {name + '.py'!r}." if (folder / f"{name}.py").is_file() else ""
+        raise PluginError(f"plugin {name!r} does not load: {type(error).__name__}: {error}{_line_in(error)}{beside}") from error
 
 
-def _line_in(error: BaseException, path: Path) -> str:
-    if isinstance(error, SyntaxError):
+def _executed(name: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        beside = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
+        raise PluginError(f"plugin {name!r}: there is no file {path}.{nearest(path.name, beside)}")
+    # A name of its own for each path, so that equal file names of two recipes do not meet in sys.modules.
+    unique = f"{_FILE}{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
+    spec = importlib.util.spec_from_file_location(unique, path)
+    if spec is None or spec.loader is None:
+        raise PluginError(f"plugin {name!r}: {path} is no Python file.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[unique] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[unique]  # as an ordinary import does: half a module is worse than none
+        raise
+    return module
+
+
+def _line_in(error: BaseException) -> str:
+    """Say where in the plugin's own file it went wrong: the deepest line of the first file that is neither ours nor the importer's."""
+    if isinstance(error, SyntaxError):  # it names file and line itself
         return ""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if Path(f.filename) == path]
-    return f" (line {frames[-1].lineno} of {path.name})" if frames else ""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen ")]
+    strange = [f for f in frames if f.filename not in (__file__, importlib.__file__) and "pluggy" not in Path(f.filename).parts]
+    own = [f for f in strange if f.filename == strange[0].filename]
+    return f" (line {own[-1].lineno} of {Path(own[-1].filename).name})" if own else ""
 
 
 def _installed() -> list[EntryPoint]:

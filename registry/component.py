@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints, overload
 
@@ -71,9 +72,9 @@ class Component:
 
 
 def component_of(function: Callable[..., Any]) -> Component | None:
-    """Return the component that a decorator attached to this very function, or None."""
+    """Return the component that a decorator attached to this very function, or None: ``functools.wraps`` copies the mark, not the claim."""
     found = getattr(function, MARK, None)
-    return found if isinstance(found, Component) else None
+    return found if isinstance(found, Component) and found.function is function else None
 
 
 class Decorator:
@@ -156,15 +157,11 @@ def describe(
     init: Callable[..., Mapping[str, Any]] | None = None,
 ) -> Component:
     """Read a function's signature into a ``Component``; also how an undecorated callable becomes one."""
-    called = (name or getattr(function, "__name__", type(function).__name__)).replace("_", "-")
+    called = str(name or getattr(function, "__name__", type(function).__name__)).replace("_", "-")
     place = _place(function)
     where = f"{place}: {kind.name} {called!r}"
+    _check_traits(where, name or "", aliases, scope, claims)
     hints, signature = _read(function, where)
-    if scope not in SCOPES:
-        raise SignatureError(f"{where}: scope is {scope!r}; it must be one of {listing(SCOPES)}.")
-    for claim in claims:
-        if claim not in CLAIMS:
-            raise SignatureError(f"{where} claims {claim!r}; known claims are {listing(CLAIMS)}.")
     inputs, hyper = [], {}
     for p in signature.parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
@@ -190,20 +187,36 @@ def describe(
     )
     if made.stateful and init is None:
         raise SignatureError(f"{where} names 'state' and must therefore say init=, a function that gives the first state.")
+    if init is not None and not made.stateful:
+        raise SignatureError(f"{where} says init= but does not name 'state' before *, so its state would never be seen.")
     if params is not None and set(params.model_fields) != set(hyper):
         raise SignatureError(f"{where}: params={params.__name__} has {listing(params.model_fields)}, the signature {listing(hyper)}.")
     return made
 
 
+def _check_traits(where: str, name: str, aliases: tuple[str, ...], scope: str, claims: tuple[str, ...]) -> None:
+    if isinstance(aliases, str) or isinstance(claims, str):
+        raise SignatureError(f'{where}: aliases and claims are tuples of names; write ("name",) for a single one.')
+    if bad := [n for n in (name, *aliases) if set(n) & set("/:. ")]:
+        raise SignatureError(f"{where}: the name {bad[0]!r} holds a slash, a colon, a dot or a space, which mean something in a recipe.")
+    if scope not in SCOPES:
+        raise SignatureError(f"{where}: scope is {scope!r}; it must be one of {listing(SCOPES)}.{nearest(scope, SCOPES)}")
+    for claim in claims:
+        if claim not in CLAIMS:
+            raise SignatureError(f"{where} claims {claim!r}; known claims are {listing(CLAIMS)}.{nearest(claim, CLAIMS)}")
+
+
 def _read(function: Callable[..., Any], where: str) -> tuple[dict[str, Any], inspect.Signature]:
-    target = function if inspect.isfunction(function) else getattr(function, "__call__", function)  # noqa: B004
+    plain = function.func if isinstance(function, partial) else function
+    target = plain if inspect.isroutine(plain) else getattr(plain, "__call__", plain)  # noqa: B004
     try:
         return get_type_hints(target, include_extras=True), inspect.signature(function)
-    except (NameError, TypeError, ValueError) as error:
+    except Exception as error:  # a quoted annotation may hold anything
         raise SignatureError(f"{where}: the signature cannot be read: {error}.") from error
 
 
 def _place(function: Callable[..., Any]) -> str:
+    function = function.func if isinstance(function, partial) else function
     code = getattr(inspect.unwrap(function), "__code__", None) or getattr(getattr(function, "__call__", None), "__code__", None)  # noqa: B004
     return f"{Path(code.co_filename).name}:{code.co_firstlineno}" if code else repr(function)
 
@@ -245,7 +258,8 @@ def _returns(hint: Any, kind: Kind, where: str) -> Level | None:
         return None
     if get_origin(hint) is tuple and get_args(hint):
         hint = get_args(hint)[0]
-    if isinstance(hint, type) and issubclass(hint, Mapping) or isinstance(get_origin(hint), type) and issubclass(get_origin(hint), Mapping):
+    outer = get_origin(hint) or hint
+    if isinstance(outer, type) and issubclass(outer, Mapping):
         if kind.name != "advantage":
             raise SignatureError(f"{where} returns several columns; only an advantage estimator may.")
         return None

@@ -1,8 +1,9 @@
 """The vocabulary: every name that a component may ask for, with its level, its unit and whether gradients flow."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from keyword import iskeyword
 from typing import Annotated
 
 from torch import Tensor
@@ -54,7 +55,7 @@ def column(name: str, *, level: str, doc: str, unit: str = "", wide: bool = Fals
     """
     if level not in ("token", "sequence"):
         raise SignatureError(f"column {name!r}: level is {level!r}; a column lives at 'token' or at 'sequence' level.")
-    if not name.isidentifier():
+    if not name.isidentifier() or iskeyword(name):
         raise SignatureError(f"column {name!r}: the name must be a Python identifier, since components ask for it as a parameter.")
     if name in FIELDS:
         raise SignatureError(f"column {name!r} is already in the vocabulary: {FIELDS[name].doc}")
@@ -142,5 +143,5 @@ class Vocabulary:
     def __getitem__(self, name: str) -> Column:
         return self.columns[name]
 
-    def __iter__(self) -> "Iterable[str]":  # type: ignore[override]
+    def __iter__(self) -> Iterator[str]:
         return iter(self.columns)

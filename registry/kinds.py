@@ -30,7 +30,9 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("policy_loss", "the loss of each token, or of each sequence or group", _LOSS, ("values", "totals", "measured"), True),
-        Kind("value_loss", "the critic's loss of each token", _LOSS, ("log_prob", "entropy", "log_z", "logits", "totals", "measured"), True),
+        Kind(
+            "value_loss", "the critic's loss of each token", _LOSS, ("log_prob", "entropy", "log_z", "logits", "totals", "measured"), True
+        ),
         Kind("auxiliary_loss", "a further loss of the actor, per token, sequence or group", _LOSS, ("values", "totals", "measured"), True),
         Kind("kl", "the KL estimate of each token, in nats", (Level.TOKEN,), (*_CRITIC, "totals", "measured", "state"), True),
         Kind("advantage", "advantages, alone or as {column: tensor}", (Level.TOKEN, Level.SEQUENCE), (*_MODEL, "measured"), True),

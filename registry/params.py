@@ -1,10 +1,11 @@
 """Hyperparameters: a frozen pydantic model made from what stands after ``*``, and its errors in plain words."""
 
 import inspect
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, create_model, field_validator
 
 from .errors import SignatureError, nearest
 
@@ -17,26 +18,28 @@ class Strict(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True, allow_inf_nan=False, protected_namespaces=())
 
-    @model_validator(mode="before")
+    @field_validator("*", mode="before")
     @classmethod
-    def _no_lookalikes(cls, raw: Any) -> Any:
-        if isinstance(raw, Mapping):
-            for key, value in raw.items():
-                said = cls.model_fields.get(key)
-                kinds = set(_leaves(said.annotation)) if said else set()
-                if isinstance(value, bool) and kinds & {int, float} and bool not in kinds:
-                    raise ValueError(f"\0{key}\0{str(value).lower()} is not a number")
-                if value == "None" and type(None) in kinds:
-                    raise ValueError(f"\0{key}\0'None' is text; write null for no value")
-        return raw
+    def _no_lookalikes(cls, value: Any, info: ValidationInfo) -> Any:
+        leaves = list(_leaves(cls.model_fields[str(info.field_name)].annotation))
+        for part in value if isinstance(value, list | tuple) else (value,):
+            if isinstance(part, bool) and (int in leaves or float in leaves) and bool not in leaves:
+                raise ValueError(f"{str(part).lower()} is not a number")
+            if isinstance(part, str) and part == "None" and type(None) in leaves:
+                raise ValueError("'None' is text; write null for no value")
+        return value
 
 
 def params_model(name: str, hyper: Mapping[str, inspect.Parameter], hints: Mapping[str, Any], where: str) -> type[BaseModel]:
     """Make the model of a component's hyperparameters; a default that breaks its own bounds raises ``SignatureError``."""
     fields: dict[str, Any] = {}
     for key, p in hyper.items():
+        if key.startswith("_"):  # pydantic would make it private and never look at it
+            raise SignatureError(f"{where}: a hyperparameter cannot be called {key!r}; its name must not begin with an underscore.")
         if key in RESERVED or hasattr(BaseModel, key):
-            raise SignatureError(f"{where}: a hyperparameter cannot be called {key!r}, which has a meaning of its own; choose another name.")
+            raise SignatureError(
+                f"{where}: a hyperparameter cannot be called {key!r}, which has a meaning of its own; choose another name."
+            )
         if key not in hints and p.default in (p.empty, None):
             raise SignatureError(f"{where}: the hyperparameter {key!r} needs a type, as in `{key}: float`.")
         fields[key] = (hints.get(key, type(p.default)), ... if p.default is p.empty else p.default)
@@ -45,7 +48,7 @@ def params_model(name: str, hyper: Mapping[str, inspect.Parameter], hints: Mappi
     except Exception as error:  # pydantic raises its own and Python's errors for a type it cannot use
         raise SignatureError(f"{where}: the hyperparameters cannot be checked: {error}") from error
     for key, message in faults_of(made, {}):
-        if key not in {k for k, p in hyper.items() if p.default is p.empty}:
+        if hyper[key.partition(".")[0]].default is not inspect.Parameter.empty:
             raise SignatureError(f"{where}: the default of {key!r} breaks its own rule: {message}.")
     return made
 
@@ -55,7 +58,10 @@ def faults_of(model: type[BaseModel], values: Mapping[str, Any]) -> list[tuple[s
     try:
         model.model_validate(values)
     except ValidationError as error:
-        return [_plain(e, model) for e in error.errors()]
+        found: dict[str, list[str]] = {}
+        for key, sentence in (_plain(e, model) for e in error.errors()):
+            found.setdefault(key, []).append(sentence)  # each branch of a union complains for itself
+        return [(key, "; ".join(sentences)) for key, sentences in found.items()]
     return []
 
 
@@ -64,11 +70,23 @@ def bounds_of(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str, str]
     for key, info in model.model_fields.items():
         marks = [m for part in (info.metadata, *_metadata(info.annotation)) for m in part]
         limits = [f"{sign} {getattr(m, attr)}" for m in marks for attr, sign in _SIGNS if getattr(m, attr, None) is not None]
-        default = "required" if info.is_required() else "null" if info.default is None else str(info.default)
-        yield key, _type_name(info.annotation), " and ".join(dict.fromkeys(limits)), default, info.description or _described(info.annotation)
+        default = "required" if info.is_required() else _written(info.default)
+        yield (
+            key,
+            _type_name(info.annotation),
+            " and ".join(dict.fromkeys(limits)),
+            default,
+            info.description or _described(info.annotation),
+        )
+
+
+def _written(value: Any) -> str:
+    return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
 
 
 _SIGNS = (("gt", ">"), ("ge", ">="), ("lt", "<"), ("le", "<="))
+_BRANCH = re.compile(r"(function-|constrained-|literal\[|list\[|tuple\[|dict\[)|(int|float|str|bool|none)$")
+"""What pydantic calls a branch of a union; such names are no keys."""
 _TYPES = {float: "number", int: "integer", bool: "true or false", str: "text", type(None): "null"}
 
 
@@ -97,22 +115,19 @@ def _described(hint: Any) -> str:
 
 def _type_name(hint: Any) -> str:
     leaves = [x for x in dict.fromkeys(_leaves(hint)) if not hasattr(x, "metadata") and not hasattr(x, "gt")]
-    return " or ".join(_TYPES.get(x) or (x if isinstance(x, str) else getattr(x, "__name__", str(x))) for x in leaves)
+    return " or ".join(str(_TYPES.get(x) or (x if isinstance(x, str) else getattr(x, "__name__", x))) for x in leaves)
 
 
 def _plain(error: Any, model: type[BaseModel]) -> tuple[str, str]:
     kind, said, ctx = error["type"], error["input"], error.get("ctx", {})
-    loc = [str(part) for part in error["loc"] if not str(part).startswith(("function-", "constrained-", "literal["))]
-    if kind == "value_error":
-        text = str(ctx["error"])
-        if text.startswith("\0"):
-            key, text = text[1:].split("\0", 1)
-            loc.append(key)
-        return ".".join(loc), text
+    loc = [str(part) for i, part in enumerate(error["loc"]) if i == 0 or not _BRANCH.match(str(part))]
+    if kind in ("value_error", "assertion_error"):
+        return ".".join(loc), str(ctx["error"])
     key = ".".join(loc)
-    shown = f"{said!r}" if not isinstance(said, Mapping) else "a mapping"
+    shown = "a mapping" if isinstance(said, Mapping) else _written(said) if said is None or isinstance(said, bool) else repr(said)
     if kind == "extra_forbidden":
-        return key, f"unknown key.{nearest(loc[-1], model.model_fields) or _known(model)}"
+        inner = _inner(model, loc[:-1])
+        return key, f"unknown key.{nearest(loc[-1], inner.model_fields) or _known(inner)}"
     if kind == "missing":
         return key, "required, but not given"
     limit = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}.get(kind)
@@ -127,6 +142,14 @@ def _plain(error: Any, model: type[BaseModel]) -> tuple[str, str]:
     if wanted:
         return key, f"{shown} is not {wanted}"
     return key, f"{error['msg'][:1].lower()}{error['msg'][1:]} (it is {shown})"
+
+
+def _inner(model: type[BaseModel], path: list[str]) -> type[BaseModel]:
+    """Return the model that a path leads to, for the names that are known there."""
+    for part in path:
+        leaves = _leaves(model.model_fields[part].annotation) if part in model.model_fields else ()
+        model = next((x for x in leaves if isinstance(x, type) and issubclass(x, BaseModel)), model)
+    return model
 
 
 def _options(expected: str) -> list[str]:

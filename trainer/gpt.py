@@ -37,7 +37,9 @@ class Attention(nn.Module):
         q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
         if cache is not None:
             k, v = cache.extend(layer, k, v)
-        return self.out(F.scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).flatten(2))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+        out: Tensor = self.out(mixed.transpose(1, 2).flatten(2))
+        return out
 
 
 class Block(nn.Module):
@@ -54,7 +56,8 @@ class Block(nn.Module):
     def forward(self, x: Tensor, mask: Tensor, layer: int, cache: KVCache | None) -> Tensor:
         """Map ``x [B, T, d_model]`` to the same shape."""
         x = x + self.attention(self.attention_norm(x), mask, layer, cache)
-        return x + self.down(F.gelu(self.up(self.mlp_norm(x))))
+        out: Tensor = x + self.down(F.gelu(self.up(self.mlp_norm(x))))
+        return out
 
 
 class GPT(nn.Module):
@@ -139,8 +142,8 @@ class GPT(nn.Module):
         key = torch.arange(width, device=ids.device)
         query = key[width - columns :, None]
         mask = ((key < query) & real[:, None, None, :]) | (key == query)
-        x = self.embedding(ids) + self.position(positions)
+        x: Tensor = self.embedding(ids) + self.position(positions)
         for layer, block in enumerate(self.blocks):
             x = block(x, mask, layer, cache)
-        x: Tensor = self.norm(x)
-        return x
+        hidden: Tensor = self.norm(x)
+        return hidden

@@ -11,7 +11,9 @@ from .task import ExactMatch, Item, Task
 
 
 @task
-def spell_backward(*, min_letters: Annotated[int, Ge(3), Le(12)] = 3, max_letters: Annotated[int, Ge(3), Le(12)] = 6, seed: int = 0) -> Task:
+def spell_backward(
+    *, min_letters: Annotated[int, Ge(3), Le(12)] = 3, max_letters: Annotated[int, Ge(3), Le(12)] = 6, seed: int = 0
+) -> Task:
     """Spell an English word backward: ``cat>`` is answered by ``tac``.
 
     Parameters
