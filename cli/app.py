@@ -55,6 +55,8 @@ def train(
     """Train on the recipe's task."""
     from .training import train_recipe
 
+    if resume is not None and recipe is not None and "=" in recipe:  # without a recipe the first override stands in its place
+        recipe, overrides = None, [recipe, *(overrides or [])]
     if (recipe is None) == (resume is None):
         print("lossary: say either a recipe or --resume RUN.", file=sys.stderr)
         raise typer.Exit(2)

@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..builtin import catalog
-from ..registry import KINDS, Component, UnknownName, bounds_of, listing, nearest
+from ..registry import KINDS, Catalog, Component, UnknownName, bounds_of, listing, nearest
 
 
 def described(component: Component) -> dict[str, Any]:
@@ -84,7 +84,17 @@ def _found(name: str) -> list[Component]:
     if not held:
         everything = {n for k in KINDS for n in book.names(k)}
         raise UnknownName(f"No component is called {name!r}.{nearest(name, everything) or ' `lossary list` shows all names.'}")
-    return [book.get(k, name) for k in held]
+    if len(held) == 1 or "/" not in plain:
+        return [book.get(k, name) for k in held]
+    vendor = plain.rpartition("/")[0]  # who may bring the name in some of its kinds only
+    return [c for k in held if (c := _of_vendor(book, k, name)) is not None] or [book.get(held[0], f"{vendor}/{plain.rpartition('/')[2]}")]
+
+
+def _of_vendor(book: Catalog, kind: str, name: str) -> Component | None:
+    try:
+        return book.get(kind, name)
+    except UnknownName:
+        return None
 
 
 def _page(console: Console, c: Component) -> None:

@@ -56,7 +56,7 @@ def _explain(plan: Plan) -> None:
     console = Console()
     table = Table(box=box.SIMPLE_HEAD, title=f"[bold]{escape(plan.name)}[/]", title_justify="left")
     for title in ("stage", "uses", "coef", "aggregation", "hyperparameters"):
-        table.add_column(title, style="cyan" if title == "uses" else "")
+        table.add_column(title, style="cyan" if title == "uses" else "", overflow="fold")
     for kl in plan.reward_kl:
         table.add_row("reward", kl.bound.component.name, _coef(kl.coefficient), "", _params(dict(kl.bound.params)))
     for bound in plan.advantages:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..registry import Catalog, Fault, LossaryError, PluginError, RecipeError, SignatureError, faults_of, listing, nearest
+from ..registry import Catalog, Fault, LossaryError, PluginError, RecipeError, SignatureError, UnknownName, faults_of, listing, nearest
 from .bound import Bound
 from .document import Path_
 from .lint import lint_params, lint_term
@@ -12,6 +12,7 @@ from .planning import widest
 from .recipe import Recipe
 from .terms import Coefficient, Plan, RewardKL, Term
 
+MAY_STEER = ("step", "state", "measured")
 CHOICES = {"old_log_prob": ("recorded", "current"), "empty": ("drop", "count"), "approximate": ("micro-batch",)}
 
 
@@ -48,6 +49,7 @@ class _Builder:
         self.faults: list[Fault] = list(recipe.document.faults)
         self.aggregations: dict[str, Bound] = {}
         self.notes: list[str] = []
+        self.missing = False
 
     def fault(self, path: Path_, message: str) -> None:
         self.faults.append(Fault(".".join(map(str, path)), self.document.place(path), message))
@@ -72,20 +74,28 @@ class _Builder:
             terms.append(self._term("auxiliary_loss", path, raw, default, "", None))
         if "value_loss" in values:
             terms.append(self._term("value_loss", ("value_loss",), values["value_loss"], default, "value", 1.0))
-        if "policy_loss" not in values and not values.get("auxiliary") and "value_loss" not in values:
-            self.fault((), "nothing to learn from: a recipe needs policy_loss, auxiliary or value_loss.")
+        self._sensible(advantages, reward_kl)
         if self.faults:
             return None
         kept = self._unique([t for t in terms if t is not None])
         scope = widest([t.bound.component.scope for t in kept])
         warnings = [w for t in kept for w in lint_term(t, self.aggregations[t.aggregation].component.name)]
         warnings += [w for b in (*advantages, *(k.bound for k in reward_kl)) for w in lint_params(b)]
-        if reward_kl and any(t.name.startswith("kl") for t in kept):
+        if reward_kl and any(t.bound.component.kind.name == "kl" for t in kept):
             self.notes.append("KL acts twice, in the reward and in the loss, as the list under 'kl' says.")
         return Plan(
             self.recipe.name, kept, tuple(advantages), tuple(reward_kl), self.aggregations, str(said["old_log_prob"] or "recorded"),
             str(said["empty"] or "drop"), said["approximate"], scope, tuple(self.notes), tuple(warnings),
         )  # fmt: skip
+
+    def _sensible(self, advantages: list[Bound], reward_kl: list[RewardKL]) -> None:
+        """Check what no section can know alone."""
+        values = self.recipe.values
+        if "policy_loss" not in values and not values.get("auxiliary") and "value_loss" not in values and (values or not self.faults):
+            self.fault((), "nothing to learn from: a recipe needs policy_loss, auxiliary or value_loss.")
+        asked = {name for bound in advantages for name, _, _ in bound.levels}
+        if reward_kl and not self.faults and not asked & {"rewards", "token_rewards"}:
+            self.fault((*reward_kl[0].path, "apply"), "the KL is to change the reward, but no advantage estimator of this recipe reads rewards.")
 
     # ── sections ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -101,6 +111,7 @@ class _Builder:
                 self.catalog = self.catalog.with_plugin(name, self.recipe.folder)
             except (PluginError, SignatureError) as error:
                 self.fault(("plugins", i), str(error))
+                self.missing = True
 
     def _choice(self, key: str, value: Any, allowed: tuple[str, ...]) -> str | None:
         if value is not None and value not in allowed:
@@ -128,7 +139,7 @@ class _Builder:
                 bound = self.slot("kl", path, raw, coefficient, ("coef", "apply"))
                 made = self._coefficient((*path, "coef"), coefficient.get("coef"), None)
                 if bound and made and not made.off:
-                    in_reward.append(RewardKL(self._label(path, "kl"), bound, made))
+                    in_reward.append(RewardKL(self._label(path, "kl"), bound, made, path))
                 elif bound and made:
                     self.notes.append(f"{'.'.join(map(str, path))}: coef is 0, so the KL is not computed.")
             else:
@@ -170,19 +181,20 @@ class _Builder:
         if isinstance(raw, str) or callable(raw):
             raw = {"use": raw}
         if not isinstance(raw, Mapping):
-            self.fault(path, f"expected the name of a {kind}, or a mapping with 'use'{_null(raw)}")
+            self.fault(path, f"expected the name of {_a(kind)}, or a mapping with 'use'{_null(raw)}")
             return None
         use = raw.get("use")
         if not (isinstance(use, str) and use) and not callable(use):
             known = ", ".join(self.catalog.names(kind))
-            self.fault((*path, "use") if "use" in raw else path, f"'use' must name a {kind}{_null(use)}; known: {known}")
+            self.fault((*path, "use") if "use" in raw else path, f"'use' must name {_a(kind)}{_null(use)}; known: {known}")
             return None
+        said.update({key: raw[key] for key in own if key in raw})
         try:
             component = self.catalog.resolve(kind, use)
         except LossaryError as error:
-            self.fault((*path, "use"), str(error))
+            if not (self.missing and isinstance(error, UnknownName)):  # the plugin that failed may well define it
+                self.fault((*path, "use"), str(error))
             return None
-        said.update({key: raw[key] for key in own if key in raw})
         given = {key: value for key, value in raw.items() if key != "use" and key not in own}
         found = faults_of(component.params, given)
         for key, message in found:
@@ -211,15 +223,22 @@ class _Builder:
             return None
         if isinstance(raw, Mapping):
             bound = self.slot("coefficient", path, raw, {})
+            if bound and (strange := [name for name, _, _ in bound.levels if name not in MAY_STEER]):
+                self.fault(path, f"the coefficient {bound.component.name!r} reads {strange[0]!r}; it may read {listing(MAY_STEER)}.")
+                return None
             return Coefficient(key, None, bound) if bound else None
         try:
             value = float("nan") if isinstance(raw, bool) else float(raw)
         except (TypeError, ValueError):
             value = float("nan")
         if value != value or value in (float("inf"), float("-inf")):
-            self.fault(path, f"{raw!r} is not a number")
+            self.fault(path, f"{str(raw).lower() if isinstance(raw, bool) else repr(raw)} is not a number")
             return None
         return Coefficient(key, value)
+
+
+def _a(kind: str) -> str:
+    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _null(raw: Any) -> str:

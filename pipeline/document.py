@@ -6,11 +6,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
+from yaml.reader import ReaderError
 
 from ..registry import Fault, Place
 
+_YAML = "tag:yaml.org,2002:"
+_PLAIN_TAGS = (f"{_YAML}map", f"{_YAML}seq")
 Path_ = tuple[str | int, ...]
 _LIMIT = 20_000
+_DEEPEST = 50
 
 
 @dataclass
@@ -44,7 +48,7 @@ for _tag, _pattern, _first in (
     ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
     ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.0123456789")),
 ):
-    _Core.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+    _Core.add_implicit_resolver(f"{_YAML}{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
 def read_yaml(text: str, source: str) -> Document:
@@ -57,8 +61,13 @@ def read_yaml(text: str, source: str) -> Document:
         place = Place(source, mark.line + 1, mark.column + 1) if mark else Place(source)
         document.faults.append(Fault("", place, f"no YAML: {error.problem or error.context}"))
         return document
-    except yaml.YAMLError as error:
-        document.faults.append(Fault("", Place(source), f"no YAML: {error}"))
+    except ReaderError as error:
+        before = text[: error.position]
+        place = Place(source, before.count("\n") + 1, len(before) - before.rfind("\n"))
+        document.faults.append(Fault("", place, f"no YAML: the character {text[error.position]!r} is not allowed"))
+        return document
+    except RecursionError:
+        document.faults.append(Fault("", Place(source), "nested too deeply to be read"))
         return document
     if node is None:
         return document
@@ -67,6 +76,21 @@ def read_yaml(text: str, source: str) -> Document:
         document.values = value
     elif not document.faults:
         document.fault((), f"a recipe is a mapping of sections; this is {_said(value)}")
+    return document
+
+
+def from_values(values: Mapping[Any, Any], source: str) -> Document:
+    """Take in a recipe that was written in Python: containers are copied, everything else stays the object that it is."""
+    document = Document(source)
+
+    def taken(value: Any, path: Path_) -> Any:
+        if isinstance(value, Mapping):
+            for key in (key for key in value if not isinstance(key, str)):
+                document.fault(path, f"the key {key!r} is no text")
+            return {key: taken(x, (*path, key)) for key, x in value.items() if isinstance(key, str)}
+        return [taken(x, (*path, i)) for i, x in enumerate(value)] if isinstance(value, (list, tuple)) else value
+
+    document.values = taken(values, ())
     return document
 
 
@@ -92,6 +116,12 @@ class _Builder:
             if self.built == _LIMIT + 1:
                 self.document.fault(path, f"more than {_LIMIT} values; aliases multiply")
             return None
+        if len(path) > _DEEPEST:
+            self.document.fault(path[:1], f"nested more than {_DEEPEST} deep")
+            return None
+        if not isinstance(node, yaml.ScalarNode) and not node.tag.startswith(_PLAIN_TAGS):
+            self.document.fault(path, f"the tag {node.tag!r} is not read")
+            return None
         around = around | {id(node)}
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, around)
@@ -116,16 +146,20 @@ class _Builder:
         return made
 
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
-        tag, text = node.tag.rpartition(":")[2], str(node.value)
-        if tag == "null":
+        tag, text = node.tag.removeprefix(_YAML), str(node.value)
+        try:
+            if tag == "null":
+                return None
+            if tag == "bool":
+                return {"true": True, "false": False}[text.lower()]
+            if tag == "int":
+                return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
+            if tag == "float":
+                return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
+        except (KeyError, ValueError):  # an explicit tag, or more digits than Python reads
+            self.document.fault(path, f"{text[:40]!r} is no {tag}")
             return None
-        if tag == "bool":
-            return text.lower() == "true"
-        if tag == "int":
-            return int(text, 0) if text[:2] in ("0x", "0o") else int(text)
-        if tag == "float":
-            return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
-        if tag != "str" and not node.tag.startswith("tag:yaml.org,2002:str"):
+        if tag != "str":
             self.document.fault(path, f"the tag {node.tag!r} is not read")
         return text
 
@@ -134,7 +168,7 @@ def override(document: Document, assignment: str) -> None:
     """Apply ``a.b=value`` to a document; a bare component name becomes a mapping where a key of it is set."""
     path_text, equals, text = assignment.partition("=")
     source = f"override {assignment!r}"
-    parts: Path_ = tuple(int(p) if p.isdigit() else p for p in path_text.strip().split("."))
+    parts: Path_ = tuple(int(p) if p.isdecimal() else p for p in path_text.strip().split("."))
     if not equals or "" in parts:
         document.faults.append(Fault("", Place(source), "an override reads a.b=value"))
         return

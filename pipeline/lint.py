@@ -18,7 +18,7 @@ def lint_term(term: Term, aggregation: str) -> list[str]:
     if suited and aggregation not in suited.split(" | "):
         found.append(f"{term.bound.slot}: {term.bound.component.name!r} is made for the aggregation {suited}, not {aggregation}.")
     suited = term.bound.component.suits.get("apply")
-    if suited and suited != "loss":
+    if suited and suited != "loss" and term.bound.params.get("gradient") != "straight-through":
         found.append(f"{term.bound.slot}: {term.bound.component.name!r} as a loss gives no useful gradient; it suits apply: {suited}.")
     return found
 

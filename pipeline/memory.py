@@ -76,9 +76,11 @@ class Memory:
 
     def load_state_dict(self, saved: Mapping[str, Any], expected: set[str]) -> None:
         """Take back what ``state_dict`` gave; states of components that this objective does not have raise ``LossaryError``."""
-        strange = sorted(set(saved["states"]) - expected)
-        if strange:
-            raise LossaryError(f"the saved state is of another recipe: it has {', '.join(strange)}; this one has {', '.join(sorted(expected)) or 'none'}.")
+        if not isinstance(saved.get("states"), Mapping) or not {"step", "measured"} <= set(saved):
+            raise LossaryError("this is no state of an objective: it comes from state_dict().")
+        if set(saved["states"]) != expected:
+            theirs, ours = (", ".join(sorted(keys)) or "none" for keys in (saved["states"], expected))
+            raise LossaryError(f"the saved state is of another recipe: it has {theirs}; this one has {ours}.")
         self.step = int(saved["step"])
         self._current = {key: dict(state) for key, state in saved["states"].items()}
         self._measured = dict(saved["measured"])

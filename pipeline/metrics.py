@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..batch import Ranks
 from ..numerics import accumulator
-from ..registry import Max, Mean, Min
+from ..registry import ColumnError, Max, Mean, Min
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,15 @@ def measure(x: Any, who: str) -> Measure:
     if isinstance(x, Tensor):
         x = Mean(x)
     if not isinstance(x, (Mean, Max, Min)):
-        raise TypeError(f"{who} reported {type(x).__name__}; expected Mean, Max, Min or a tensor.")
+        raise ColumnError(f"{who} reported {type(x).__name__}; expected Mean, Max, Min or a tensor.")
+    if not isinstance(x.x, Tensor):
+        raise ColumnError(f"{who} reported a {type(x).__name__} of {type(x.x).__name__}; expected a tensor.")
     value = x.x.detach()
     if isinstance(x, Mean):
         if x.where is None:
             return Measure("mean", value.sum(dtype=accumulator(value)), float(value.numel()))
         return Measure("mean", torch.where(x.where, value, 0).sum(dtype=accumulator(value)), x.where.sum(dtype=accumulator(value)))
+    value = value.to(accumulator(value))  # integers and booleans know no infinity
     sign, kind = (1, "max") if isinstance(x, Max) else (-1, "min")
     flat = sign * (value.flatten() if x.where is None else torch.where(x.where, value, -sign * float("inf")).flatten())
     return Measure(kind, sign * torch.cat([flat, flat.new_full((1,), float("-inf"))]).amax())
@@ -51,7 +54,8 @@ def combined(reports: Iterable[Mapping[str, Measure]], ranks: Ranks) -> dict[str
     if not sums:
         return {}
     names = sorted(sums)
-    device = sums[names[0]][0].value.device
+    # A plain number stands on the host and must not pull everything else there, one by one.
+    device = max((m.value.device for found in sums.values() for m in found), key=lambda d: d.type != "cpu")
     wide = torch.float32 if device.type == "mps" else torch.float64
 
     def add(values: list[Any]) -> Tensor:
@@ -67,12 +71,12 @@ def combined(reports: Iterable[Mapping[str, Measure]], ranks: Ranks) -> dict[str
     totals = ranks.sum(torch.stack(added)) if added else empty
     peaks = ranks.max(torch.stack(highest)) if highest else empty
     host = torch.cat([totals, peaks]).tolist()  # the one wait for the device
-    found: dict[str, float] = {}
+    told: dict[str, float] = {}
     for i, n in enumerate(averages):
         value, count = host[2 * i], host[2 * i + 1]
         if count:
-            found[n] = value / count
+            told[n] = value / count
     for n, value in zip(extremes, host[2 * len(averages) :], strict=True):
         if value != float("-inf"):
-            found[n] = value if sums[n][0].kind == "max" else -value
-    return {n: found[n] for n in names if n in found}
+            told[n] = value if sums[n][0].kind == "max" else -value
+    return {n: told[n] for n in names if n in told}

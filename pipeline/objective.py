@@ -48,6 +48,7 @@ class Objective:
             wide = ", ".join(t.bound.component.name for t in plan.terms if t.bound.component.scope == "step")
             raise LossaryError(f"{wide} needs the whole step on one rank; 'approximate: micro-batch' in the recipe accepts each rank's part for it.")
         self.plan, self.ranks, self.memory = plan, ranks, Memory()
+        self._needs_of_model = self.needs("loss")
         self._estimate = Estimator(plan, self.memory, ranks)
 
     @property
@@ -180,8 +181,6 @@ class Objective:
             made["old_log_prob"] = (outputs["log_prob"].detach(), Level.TOKEN)
         view = View(micro, micro.sequences, made, totals=micro.totals, step=None)
         reports: dict[str, Measure] = {}
-        if "entropy" in outputs:
-            reports["actor/entropy"] = measure(outputs["entropy"], "entropy")
         # Of a step's tokens; the shares of its micro-batches add up to 1, so a loss over several steps is reported as their mean.
         share = safe_divide(torch.full_like(micro.totals.tokens, micro.sequences.index.shape[0]), micro.totals.tokens)
         terms: dict[str, Tensor] = {}
@@ -189,6 +188,8 @@ class Objective:
         for term in self.plan.terms:
             terms[term.name] = value = self._term(term, micro, view, share, reports)
             sides[term.role].append(value if term.coefficient.fixed == 1 else micro.coefficients[term.name] * value)
+        if "entropy" in outputs:
+            reports.setdefault("actor/entropy", measure(outputs["entropy"], "entropy"))
         anchors = {"actor": [x for n, x in outputs.items() if n != "values"], "critic": [x for n, x in outputs.items() if n == "values"]}
         made_of = {role: self._side(parts, anchors[role], micro) for role, parts in sides.items()}
         reports.update({f"{role}/loss": Measure("mean", made_of[role].detach(), share) for role, parts in sides.items() if parts})
@@ -210,7 +211,7 @@ class Objective:
             elif name != "log_z":
                 x = micro.layout.pack(x, name)
             outputs[name] = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        for name, who in self.needs("loss").items():
+        for name, who in self._needs_of_model.items():
             if name not in outputs:
                 raise ColumnError(f"{who} needs {name!r} from the model: loss(micro, {name}=...).")
         return outputs
@@ -230,12 +231,14 @@ class Objective:
             weight = sequences.sum(weight)
             if level is Level.GROUP:
                 weight = sequences.group_sum(weight)
-            loss = torch.where(weight > 0, loss, 0.0)  # a sequence without tokens has no say, whatever was computed for it
+            loss = torch.where(weight != 0, loss, 0.0)  # a sequence without tokens has no say, whatever was computed for it
         value = (weight.to(loss.dtype) * loss).sum(dtype=accumulator(loss))
         reports[term.metric] = Measure("mean", value.detach(), share)
         if term.coefficient.fixed != 1:
             reports[f"{term.role}/{term.name}_coef"] = Measure("mean", micro.coefficients[term.name])
-        reports.update({f"{term.role}/{name}": measure(x, bound.who) for name, x in report.items()})
+        for name, x in report.items():
+            taken = f"{term.role}/{name}" in reports  # two terms may measure the same thing of different columns
+            reports[f"{term.role}/{term.name}_{name}" if taken else f"{term.role}/{name}"] = measure(x, bound.who)
         return value
 
     def _side(self, parts: list[Tensor], outputs: list[Tensor], micro: Batch) -> Tensor:
@@ -259,6 +262,8 @@ class Objective:
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs: the committed steps, states and measurements."""
+        for key, bound in self._stateful():
+            self.memory.state(key, bound)  # one that was never asked for is saved too, so that its absence means another recipe
         return self.memory.state_dict()
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
@@ -267,7 +272,8 @@ class Objective:
 
     def _stateful(self) -> list[tuple[str, Bound]]:
         bounds = [(b.slot, b) for b in (*self.plan.advantages, *(t.bound for t in self.plan.terms))]
-        bounds += [(c.key, c.bound) for c in (x.coefficient for x in (*self.plan.terms, *self.plan.reward_kl)) if c.bound is not None]
+        coefficients = [*(t.coefficient for t in self.plan.terms), *(k.coefficient for k in self.plan.reward_kl)]
+        bounds += [(c.key, c.bound) for c in coefficients if c.bound is not None]
         return [(key, b) for key, b in bounds if b.component.stateful]
 
     def _require(self, batch: Batch, stage: str) -> None:

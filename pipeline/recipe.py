@@ -1,6 +1,5 @@
 """A recipe: which components an objective is made of, still as it was written."""
 
-import copy
 from collections.abc import Iterable, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -9,8 +8,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from ..registry import Fault, Place, RecipeError, faults_of, listing, nearest
-from .document import Document, override, read_yaml
+from ..registry import Fault, LossaryError, Place, RecipeError, faults_of, listing, nearest
+from .document import Document, from_values, override, read_yaml
 
 SECTIONS = (
     "plugins", "old_log_prob", "empty", "approximate", "aggregation", "advantage", "policy_loss", "kl", "entropy", "value_loss", "auxiliary",
@@ -43,7 +42,7 @@ class Recipe:
                 return {k: plain(v) for k, v in value.items()}
             if isinstance(value, list):
                 return [plain(v) for v in value]
-            return f"{value.__module__}:{value.__qualname__}" if callable(value) else value
+            return _import_path(value) if callable(value) else value
 
         values = plain(self.values)
         if isinstance(values.get("plugins"), list):
@@ -64,6 +63,13 @@ class Recipe:
         return None if found else model.model_validate(raw)
 
 
+def _import_path(function: Any) -> str:
+    module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<")
+    if module in (None, "__main__") or "<" in name:
+        raise LossaryError(f"{function!r} has no import path, so the recipe cannot be written down; define it in a module or a plugin file.")
+    return f"{module}:{name}"
+
+
 def bundled_recipes() -> dict[str, str]:
     """Return the text of every recipe in the box, by name."""
     folder = files("lossary") / "recipes"
@@ -82,9 +88,10 @@ def load_recipe(
     kept and raised by ``compose`` together with all others.
     """
     if isinstance(recipe, Recipe):
-        document, name, folder = copy.deepcopy(recipe.document), recipe.name, recipe.folder
+        old, name, folder = recipe.document, recipe.name, recipe.folder
+        document = Document(old.source, from_values(old.values, old.source).values, dict(old.places), list(old.faults))
     elif isinstance(recipe, Mapping):
-        document, name, folder = Document("recipe", copy.deepcopy(dict(recipe))), "recipe", Path.cwd()
+        document, name, folder = from_values(recipe, "recipe"), "recipe", Path.cwd()
     else:
         document, name, folder = _read(str(recipe), more or {})
     for assignment in overrides:
@@ -93,7 +100,11 @@ def load_recipe(
 
 
 def _read(said: str, more: Mapping[str, list[tuple[str, str]]]) -> tuple[Document, str, Path]:
+    if "\n" in said:
+        raise RecipeError([Fault("", Place(f"{said[:20]!r}..."), "this is text, not a name or a path; a recipe in Python is a dict.")])
     path = Path(said)
+    if path.is_dir() and said not in bundled_recipes():
+        raise RecipeError([Fault("", Place(said), f"is a folder.{nearest(said, [str(p) for p in path.glob('*.y*ml')])}")])
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         if not path.is_file():
             beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []

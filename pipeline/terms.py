@@ -45,6 +45,7 @@ class RewardKL:
     name: str
     bound: Bound
     coefficient: Coefficient
+    path: tuple[str | int, ...]
 
 
 @dataclass(frozen=True)

@@ -314,7 +314,7 @@ def test_a_nested_batch_gives_nested_columns_back():
 
 def test_an_outside_tensor_of_the_wrong_shape_is_named():
     batch = Batch.from_padded([[1, 1, 0], [1, 0, 0]])
-    for bad in (torch.zeros(2, 5), torch.zeros(4), torch.zeros(3, 3)):
+    for bad in (torch.zeros(2, 5), torch.zeros(4), torch.zeros(4, 3)):
         with pytest.raises(ColumnError) as caught:
             batch.pack(bad)
         assert f"the tensor has the shape {list(bad.shape)}; expected [2, 3] (padded) or [3] (packed)." in str(caught.value)

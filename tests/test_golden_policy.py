@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
+
 from lossary import aggregators, algorithms, estimators
 from lossary.batch import Batch
 from lossary.registry import Component, Level, Mean, Totals, component_of
-from torch import Tensor
 
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "policy.json").read_text())
 RECORDS: Mapping[str, Any] = {r["id"]: r for r in GOLDEN["records"]}
@@ -31,7 +32,10 @@ DELIBERATE: Mapping[str, tuple[str, str]] = {
         "framework-bug",
         "NeMo's clamp of the KL estimate also takes the pull from the token that drifted most; ours caps the value and keeps the pull.",
     ),
-    "liger_grpo/luspo_token/": ("counts-padding", "Liger's luspo averages over the padded width and counts padding as tokens; ours sums the tokens."),
+    "liger_grpo/luspo_token/": (
+        "counts-padding",
+        "Liger's luspo averages over the padded width and counts padding as tokens; ours sums the tokens.",
+    ),
 }
 """Records that differ on purpose, by id or beginning of an id: ``(reason, what differs)``."""
 

@@ -43,10 +43,7 @@ class Trainer:
         needs = {**self.objective.needs("estimate"), **self.objective.needs("loss")}
         self.critic = self._gpt(value_head=True, seed=_seed(settings.train.seed, "critic")) if {"values", "old_values"} & set(needs) else None
         self.needs_reference = "ref_log_prob" in needs
-        strange = set(needs) - _MADE - {"values"}
-        if strange:
-            asked = ", ".join(f"{name!r} (for {needs[name]})" for name in sorted(strange))
-            raise LossaryError(f"the bundled trainer makes no column {asked}.")
+        self.resumed = False
         self.optimizing = Optimizing(settings.train, self.policy, self.critic)
         self.backend = TorchBackend(self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
         self.lines: list[dict[str, Any]] = []
@@ -62,7 +59,7 @@ class Trainer:
     def run(self) -> list[dict[str, Any]]:
         """Warm up, then train to the last step; returns the lines of the metrics file."""
         settings = self.settings
-        if self.step == 0 and not self.lines:
+        if not self.resumed:
             self._warm_up()
             self.reference = self._frozen() if self.needs_reference else None
             self._log({"step": 0, "eval/accuracy": self._accuracy()})
@@ -156,7 +153,7 @@ class Trainer:
             log_prob, entropy = policy_scores(self.policy, inputs, micro, self.settings.rollout.temperature)
             values = values_of(self.critic, inputs, micro) if self.critic is not None and "values" in needs else None
             out = objective.loss(micro, log_prob=log_prob, entropy=entropy if "entropy" in needs else entropy.detach(), values=values)
-            out.total.backward()
+            torch.autograd.backward(out.total)
             outs.append(replace(out, total=out.total.detach(), actor=out.actor.detach(), critic=out.critic.detach(), terms={}))
         norms = optimizing.step()
         objective.commit()
@@ -196,22 +193,23 @@ class Trainer:
         saved = checkpoint.load(self.folder.checkpoint)
         if saved["recipe"] != self.folder.recipe.read_text("utf-8"):
             raise LossaryError(f"{self.folder.path}: recipe.yaml was changed after the checkpoint was written.")
+        self.objective.load_state_dict(saved["objective"])
+        try:
+            self._take_up(saved)
+        except (RuntimeError, ValueError, KeyError, TypeError) as error:  # torch raises any of them for other shapes or parts
+            why = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise LossaryError(f"{self.folder.checkpoint} does not fit this recipe and its overrides: {why}") from error
+        self.step, self.resumed = int(saved["step"]), True
+        self.lines = self.folder.keep_until(self.step)
+
+    def _take_up(self, saved: Mapping[str, Any]) -> None:
         self.policy.load_state_dict(saved["policy"])
-        if saved["reference"] is not None:
+        if self.needs_reference:
             self.reference = self._frozen()
             self.reference.load_state_dict(saved["reference"])
         if self.critic is not None:
             self.critic.load_state_dict(saved["critic"])
         self.optimizing.load_state_dict(saved["optimizers"])
-        self.objective.load_state_dict(saved["objective"])
-        self.step = int(saved["step"])
-        self.lines = self.folder.keep_until(self.step)
-
-
-_MADE = {
-    "log_prob", "entropy", "old_log_prob", "rollout_log_prob", "ref_log_prob", "old_values", "token_ids", "rewards", "group_ids", "truncated",
-    "prompt_lengths",
-}  # fmt: skip
 
 
 def _seed(*parts: object) -> int:

@@ -6,10 +6,17 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..builtin import catalog
-from ..pipeline import Plan, Recipe, bind, survey
+from ..pipeline import Objective, Plan, Recipe, bind, survey
 from ..registry import Catalog, Fault, RecipeError, Strict
 from ..registry.hyper import Count, NonNegative, Positive
 from .tasks import Task
+
+DEMONSTRATED = frozenset({"log_prob", "entropy", "token_ids", "prompt_lengths"})
+"""Columns of a step on the task's own answers."""
+SAMPLED = frozenset({
+    "old_log_prob", "rollout_log_prob", "ref_log_prob", "values", "old_values", "rewards", "group_ids", "truncated",
+})  # fmt: skip
+"""What a step on rollouts has beside them."""
 
 
 class ModelSettings(Strict):
@@ -92,6 +99,8 @@ class Settings:
             _fault(recipe, faults, ("model", "heads"), f"d_model {model.d_model} is not a multiple of heads {model.heads}")
         if plan and rollout:
             _suited(recipe, plan, rollout, faults)
+        if plan and not faults:
+            _makeable(recipe, plan, faults)
         if faults or plan is None:
             raise RecipeError(faults)
         assert task is not None
@@ -100,7 +109,7 @@ class Settings:
     @property
     def reinforces(self) -> bool:
         """Whether the policy learns from its own samples; without a policy loss it learns from demonstrations."""
-        return any(t.name == "policy" for t in self.plan.terms)
+        return _reinforces(self.plan)
 
 
 def _suited(recipe: Recipe, plan: Plan, rollout: RolloutSettings, faults: list[Fault]) -> None:
@@ -108,8 +117,26 @@ def _suited(recipe: Recipe, plan: Plan, rollout: RolloutSettings, faults: list[F
     if grouped and rollout.samples_per_prompt < 2:
         say = f"samples_per_prompt must be >= 2: {grouped[0]!r} compares the samples of one prompt"
         _fault(recipe, faults, ("rollout", "samples_per_prompt"), say)
-    if plan.advantages and not any(t.name == "policy" for t in plan.terms):
+    if plan.advantages and not _reinforces(plan):
         _fault(recipe, faults, ("advantage",), "without a policy_loss the trainer learns from demonstrations, which have no advantages")
+
+
+def _makeable(recipe: Recipe, plan: Plan, faults: list[Fault]) -> None:
+    """Check that the trainer makes every column that the objective asks for: an error at the start, not in the first step."""
+    objective, shown = Objective(plan), DEMONSTRATED | (SAMPLED if _reinforces(plan) else frozenset())
+    for name, who in {**objective.needs("estimate"), **objective.needs("loss")}.items():
+        if name not in shown:
+            without = "" if name not in SAMPLED else " without a policy_loss, since it then learns from demonstrations"
+            _fault(recipe, faults, _slot_of(plan, who), f"{who} needs the column {name!r}, which the bundled trainer does not make{without}")
+
+
+def _slot_of(plan: Plan, who: str) -> tuple[str, ...]:
+    bounds = (*(t.bound for t in plan.terms), *plan.advantages, *(k.bound for k in plan.reward_kl), *plan.aggregations.values())
+    return next((tuple(b.slot.split(".")[:1]) for b in bounds if who.startswith(b.who)), ())
+
+
+def _reinforces(plan: Plan) -> bool:
+    return any(t.bound.component.kind.name == "policy_loss" for t in plan.terms)
 
 
 def _fault(recipe: Recipe, faults: list[Fault], path: tuple[str, ...], message: str) -> None:
@@ -118,6 +145,8 @@ def _fault(recipe: Recipe, faults: list[Fault], path: tuple[str, ...], message: 
 
 def _task(recipe: Recipe, book: Catalog, faults: list[Fault]) -> Task | None:
     if "task" not in recipe.values:
+        if recipe.document.faults and not recipe.values:
+            return None  # nothing could be read, so nothing is known to be missing
         _fault(recipe, faults, ("task",), "required to train: which task, as in {use: spell-backward}")
         return None
     bound = bind(recipe, book, "task", "task", faults)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...batch import Sequences
-from ...registry import ColumnError, PerSequence, PerToken, advantage_estimator, listing
+from ...registry import ColumnError, PerSequence, PerToken, advantage_estimator
 from ...registry.hyper import Discount
 
 
@@ -34,8 +34,8 @@ def gae(
     last: Tensor | float = 0.0
     if bootstrap == "truncated":
         if truncated is None or bootstrap_values is None:
-            missing = [n for n, x in (("truncated", truncated), ("bootstrap_values", bootstrap_values)) if x is None]
-            raise ColumnError(f"gae with bootstrap='truncated' also needs {listing(missing)}, which the batch does not have.")
+            missing = [f"'{n}'" for n, x in (("truncated", truncated), ("bootstrap_values", bootstrap_values)) if x is None]
+            raise ColumnError(f"gae with bootstrap='truncated' also needs {' and '.join(missing)}, which the batch does not bring.")
         last = torch.where(truncated > 0, bootstrap_values, 0.0)
     surprise = token_rewards + gamma * sequences.next(old_values, last) - old_values
     advantages = sequences.reverse_scan(surprise, gamma * lam)
