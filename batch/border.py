@@ -156,7 +156,7 @@ def _group_ids(value: Any, outside: Outside) -> Tensor:
                 f"column 'group_ids' is {value.dtype} {list(value.shape)}; expected {rows} integers or strings, one per sequence."
             )
         return value.detach().to(device=outside.mask.device, dtype=torch.long, copy=True)
-    texts = list(value)
+    texts = list(value) if isinstance(value, Iterable) and not isinstance(value, str) else [value]
     if len(texts) != rows:
         raise ColumnError(f"column 'group_ids' has {len(texts)} entries for {rows} sequences.")
     if all(isinstance(t, str) for t in texts):

@@ -1,18 +1,26 @@
 """The importance ratio and the clipped surrogate on it: the kernel of the PPO family."""
 
+import math
+
 import torch
 from torch import Tensor
 
 from ..registry import Mean, Report
 
 
-def bounded_log_ratio(log_prob: Tensor, old_log_prob: Tensor, bound: float | None) -> Tensor:
-    """Return ``log_prob - old_log_prob``, clamped to ``+- bound`` [nats] so that its exponential is finite in float32.
+def bounded(log_ratio: Tensor, bound: float | None) -> Tensor:
+    """Return a log-ratio [nats] clamped to ``+- bound``, so that its exponential is finite in float32.
 
-    Where the clamp binds the gradient is 0. ``None`` leaves it unbounded: ``exp`` overflows past 88 in float32.
+    Where the clamp binds the gradient is 0. ``None`` clamps only where the exponential would overflow (87 nats in float32): past
+    that a clipped token would have a healthy loss and the gradient ``0 * inf``.
     """
-    log_ratio = log_prob - old_log_prob
-    return log_ratio if bound is None else log_ratio.clamp(-bound, bound)
+    limit = math.log(torch.finfo(log_ratio.dtype).max) - 1 if bound is None else bound
+    return log_ratio.clamp(-limit, limit)
+
+
+def bounded_log_ratio(log_prob: Tensor, old_log_prob: Tensor, bound: float | None) -> Tensor:
+    """Return ``log_prob - old_log_prob`` [nats], ``bounded``."""
+    return bounded(log_prob - old_log_prob, bound)
 
 
 def clipped_surrogate(

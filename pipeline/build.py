@@ -77,6 +77,8 @@ class _Builder:
         self._sensible(advantages, reward_kl)
         if self.faults:
             return None
+        if said["old_log_prob"] == "current":
+            self.notes.append("old_log_prob is the current policy's own: every ratio is 1, so nothing is ever clipped.")
         kept = self._unique([t for t in terms if t is not None])
         scope = widest([t.bound.component.scope for t in kept])
         warnings = [w for t in kept for w in lint_term(t, self.aggregations[t.aggregation].component.name)]

@@ -1,12 +1,13 @@
 """Once per rollout: rewards are shaped, KL is taken from them, and the chain of estimators makes its columns."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..batch import Batch, Ranks
+from ..batch import ONE_RANK, Batch, Ranks
 from ..registry import ColumnError, Level, Max, Mean, Min
 from .bound import Bound, View, scalar_like
 from .memory import Memory
@@ -36,6 +37,7 @@ class Estimator:
         if self.pays:
             made = self._rewards(batch, step, reports)
         for bound in self.plan.advantages:
+            self._look_at_groups(bound, batch)
             view = View(batch, sequences, made, step=step, state=self._state(bound))
             result, report, state = bound.parts(view)
             if state is not None:
@@ -47,6 +49,14 @@ class Estimator:
                 batch = batch.with_columns(level, **{name: x})
                 reports.update(_summary(f"critic/{name}", x))
         return Batch(**{**vars(batch), "reports": reports})
+
+    def _look_at_groups(self, bound: Bound, batch: Batch) -> None:
+        """Warn of ids that are one per sequence: with nobody to compare with every advantage is 0, and nothing would be learned."""
+        deliberate = bound.component.scope != "group" or bound.params.get("singleton") == "reward"
+        if deliberate or self.ranks is not ONE_RANK or len(set(batch.groups)) < max(len(batch), 2):
+            return
+        say = "is alone in its group: expected several of each, got 1. Are group_ids those of the sequences instead of their prompts'?"
+        warnings.warn(f"{bound.who}: every one of the {len(batch)} sequences {say}", stacklevel=4)
 
     def _state(self, bound: Bound) -> Mapping[str, Any] | None:
         return self.memory.state(bound.slot, bound) if bound.component.stateful else None

@@ -113,11 +113,10 @@ class Objective:
         step = scalar_like(self.memory.step, batch.sequences.lengths)
         totals = self._totals(batch, sequences)
         view = View(batch, sequences, {}, totals=totals, step=step)
-        dtype = torch.float64 if any(x.dtype == torch.float64 for x in batch.columns.values()) else torch.float32
         weights = {}
         for key, bound in self.plan.aggregations.items():
             if any(t.aggregation == key for t in self.plan.terms):
-                weights[key] = bound.shaped(bound(view), view, Level.TOKEN).to(dtype)
+                weights[key] = bound.shaped(bound(view), view, Level.TOKEN)  # as exact as it was made: only loss knows its dtype
         coefficients = {t.name: coefficient_of(t.coefficient, self.memory, "weigh", step) for t in self.plan.terms}
         return replace(batch, weights=weights, coefficients=coefficients, totals=totals)
 

@@ -6,7 +6,9 @@ from pydantic import Field
 
 ClipRange = Annotated[float, Field(ge=0, lt=1e3, description="how far a ratio may move from 1 before it stops paying")]
 ClipBelow = Annotated[float, Field(ge=0, le=1, description="how far a ratio may fall below 1 before it stops paying")]
-LogRatioBound = Annotated[float | None, Field(gt=0, le=80, description="log-ratios are clamped to +- this before exp; null: never")]
+LogRatioBound = Annotated[
+    float | None, Field(gt=0, le=80, description="log-ratios are clamped to +- this before exp; null: only where exp would overflow")
+]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

@@ -324,6 +324,8 @@ def test_an_outside_tensor_of_the_wrong_shape_is_named():
     with pytest.raises(ColumnError, match=r"has the shape \[2\]; expected \[3, \.\.\.\]: one value per sampled token"):
         batch.unpack(torch.zeros(2))
     packed = Batch.from_packed([3, 2], response_mask=torch.tensor([0, 1, 1, 0, 1]))
+    assert packed.pack(torch.arange(5.0)).tolist() == [1.0, 2.0, 4.0]
+    assert packed.pack(torch.arange(3.0)).tolist() == [0.0, 1.0, 2.0]
     with pytest.raises(ColumnError, match=r"the tensor has 4 positions; expected 5 \(prompt and response\) or 3 \(sampled tokens\)\."):
         packed.pack(torch.zeros(4))
     with pytest.raises(ColumnError, match=r"the tensor has 3 positions; expected 5 \(prompt and response\)\."):
@@ -374,7 +376,9 @@ def test_take_is_the_batch_of_those_rows(given_, data):
     whole = whole.with_columns(Level.TOKEN, marked=torch.arange(float(len(whole["token_ids"]))))
     whole = Batch(**{**vars(whole), "weights": {"token-mean": whole["marked"] * 2}})
     part = whole.take(chosen)
-    fresh = Batch.from_padded(mask[chosen], prompt_lengths=torch.tensor(chosen, dtype=torch.long), **{n: x[chosen] for n, x in columns.items()})
+    fresh = Batch.from_padded(
+        mask[chosen], prompt_lengths=torch.tensor(chosen, dtype=torch.long), **{n: x[chosen] for n, x in columns.items()}
+    )
     marked = part["marked"]
     same(Batch(**{**vars(part), "columns": {n: x for n, x in part.columns.items() if n != "marked"}, "weights": {},
                   "levels": {n: x for n, x in part.levels.items() if n != "marked"}}), fresh)  # fmt: skip

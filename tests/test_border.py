@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lossary.batch import Batch
-from lossary.batch.border import ranked
-from lossary.registry import ColumnError, Level, SignatureError, column
+from lossary.batch.border import Outside, _admitted, ranked
+from lossary.registry import FIELDS, ColumnError, Level, SignatureError, column
 
 NAN, INF = float("nan"), float("inf")
 MASK = torch.tensor([[1, 1, 0], [1, 0, 1]])
@@ -127,6 +127,12 @@ def test_plain_numbers_and_arrays_go_where_the_mask_is():
     assert batch["rewards"].dtype == torch.float64
     assert batch["advantages"].tolist() == [1.0]
     assert batch["group_ids"].tolist() == [7]
+
+
+def test_plain_numbers_are_brought_to_the_masks_device():
+    mask = torch.ones(1, dtype=torch.bool, device="meta")  # stands for any other device
+    x, level = _admitted(FIELDS["rewards"], [2.0], Outside(mask, mask, mask, (1,), (1,)), False)
+    assert (x.device.type, level) == ("meta", Level.SEQUENCE)
 
 
 # ── masks and lengths ────────────────────────────────────────────────────────────────────────────────────────────────
@@ -274,7 +280,7 @@ def test_group_ids_of_all_sorts(ids):
 def test_text_ids_are_the_same_on_every_rank_and_in_every_order():
     one = Batch.from_padded(torch.ones(2, 1), group_ids=["prompt-1", "prompt-2"])
     two = Batch.from_padded(torch.ones(3, 1), group_ids=["prompt-2", "prompt-3", "prompt-1"])
-    assert one["group_ids"].tolist() == two["group_ids"][[2, 0]].tolist() == [-1966466216060430706, 2374785330497434043]
+    assert one["group_ids"].tolist() == two["group_ids"][[2, 0]].tolist() == [9205575635437560729, 6902194394242902595]
 
 
 @pytest.mark.parametrize(
@@ -284,6 +290,8 @@ def test_text_ids_are_the_same_on_every_rank_and_in_every_order():
         (torch.zeros(3, dtype=torch.long), "column 'group_ids' is torch.int64 [3]; expected 2 integers"),
         (torch.zeros(2, 3, dtype=torch.long), "column 'group_ids' is torch.int64 [2, 3]"),
         (["a"], "column 'group_ids' has 1 entries for 2 sequences."),
+        ("ab", "column 'group_ids' has 1 entries for 2 sequences."),
+        (7, "column 'group_ids' has 1 entries for 2 sequences."),
         ([1.0, 2.0], "column 'group_ids' must hold integers or strings: 1.0 is neither."),
         (["a", 1], "column 'group_ids' must hold integers or strings: "),
         ([None, None], "column 'group_ids' must hold integers or strings: "),
@@ -375,7 +383,6 @@ def test_the_border_is_one_wait_for_the_device(monkeypatch, mask, masked_rewards
 
 def test_packed_lengths_from_the_host_cost_no_second_wait(monkeypatch):
     flat = {n: x.flatten() if x.shape[1:] == (4,) else x for n, x in COLUMNS.items()}
-    monkeypatch.setattr(torch.Tensor, "tolist", torch.Tensor.tolist)
     with Waits(monkeypatch) as waits:
         Batch.from_packed([4, 4, 4], **flat)
     # The second is of the lengths, which lie on the host here, as the list that they were made of did.

@@ -184,7 +184,13 @@ def test_a_plugin_enters_whole_or_not_at_all(site):
 
 def test_plugin_O4_two_distributions_with_one_name(site):
     for name in ("dist-a", "dist-b"):
-        install(site, name, "1", f"{name.replace('-', '_')}_mod", pl("tilted") + "\n@r.hookimpl\ndef lossary_components():\n    return [tilted]\n")
+        install(
+            site,
+            name,
+            "1",
+            f"{name.replace('-', '_')}_mod",
+            pl("tilted") + "\n@r.hookimpl\ndef lossary_components():\n    return [tilted]\n",
+        )
     book = Catalog.load()
     text = missing(book, "policy_loss", "tilted")
     assert text == "The policy_loss 'tilted' comes from dist-a 1 and dist-b 1. Say which: dist-a/tilted and dist-b/tilted."
@@ -314,7 +320,12 @@ def test_registry_O5_an_alias_counts_as_a_name():
     twin = named("vanilla")
     with pytest.raises(SignatureError, match="two policy_loss called 'vanilla'"):
         Catalog().extended([first_loss, twin])
-    assert Catalog().extended([first_loss, named("first_loss_too")]).names("policy_loss") == ["first-loss", "first-loss-too", "low-var", "vanilla"]
+    assert Catalog().extended([first_loss, named("first_loss_too")]).names("policy_loss") == [
+        "first-loss",
+        "first-loss-too",
+        "low-var",
+        "vanilla",
+    ]
 
 
 def test_a_script_may_shadow_nothing_in_silence(book):
@@ -467,7 +478,11 @@ def test_a_relative_folder_still_tells_the_line(book, site, monkeypatch):
 
 def test_registry_O4_contract_O3_an_import_path_and_a_callable_are_the_same_component(book, site):
     write(site, "my_pkg/__init__.py", "")
-    write(site, "my_pkg/losses.py", "def tilted(log_prob, advantages, *, tau: float = 0.5):\n    return -tau * log_prob * advantages\n" + pl("marked"))
+    write(
+        site,
+        "my_pkg/losses.py",
+        "def tilted(log_prob, advantages, *, tau: float = 0.5):\n    return -tau * log_prob * advantages\n" + pl("marked"),
+    )
     by_path = book.resolve("policy_loss", "my_pkg.losses:tilted")
     from my_pkg.losses import marked, tilted
 
@@ -547,7 +562,9 @@ def test_contract_O2_an_estimator_may_read_a_column_of_its_own():
 
 
 def test_recipes_of_plugins_are_kept_with_their_distribution(site):
-    write(site, "with_recipe.py", "import lossary.registry as r\n@r.hookimpl\ndef lossary_recipes():\n    return {'mine': 'policy_loss: x'}\n")
+    write(
+        site, "with_recipe.py", "import lossary.registry as r\n@r.hookimpl\ndef lossary_recipes():\n    return {'mine': 'policy_loss: x'}\n"
+    )
     one = Catalog.load([Built(recipes={"mine": "policy_loss: y"})], discover=False)
     two = one.with_plugin("with_recipe.py", site)
     assert two.recipes() == {"mine": [("lossary", "policy_loss: y"), ("plugin with_recipe.py", "policy_loss: x")]}
@@ -564,7 +581,7 @@ def test_events_reach_every_plugin_and_those_of_grown_catalogs():
 
 def test_built_ins_enter_by_the_same_door_and_break_loudly():
     broken = SimpleNamespace(__name__="broken", lossary_components=hookimpl(lambda: [first_loss, len]))
-    with pytest.raises(SignatureError, match="plugin 'broken' offers .* which carries no lossary decorator"):
+    with pytest.raises(SignatureError, match=r"plugin 'broken' offers .* which carries no lossary decorator"):
         Catalog.load([broken], discover=False)
     quiet = SimpleNamespace(__name__="quiet")
     assert Catalog.load([quiet], discover=False).plugins == [Plugin("quiet", "lossary", ())]

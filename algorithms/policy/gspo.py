@@ -1,7 +1,7 @@
 """GSPO: the reward is given to whole sequences, so the ratio that is clipped is the whole sequence's."""
 
 from ...batch import Sequences
-from ...numerics import clipped_surrogate
+from ...numerics import bounded, clipped_surrogate
 from ...registry import PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
@@ -30,7 +30,5 @@ def gspo(
     ``gspo-token`` leaves each token its own, and the two agree where the advantage is one number per sequence. A mean over :math:`n_i`
     tokens moves far less than one token does: PPO's 0.2 would never clip. Equations 5 and 7 of the paper.
     """
-    log_ratio = sequences.mean(log_prob - old_log_prob)
-    if log_ratio_bound is not None:
-        log_ratio = log_ratio.clamp(-log_ratio_bound, log_ratio_bound)
+    log_ratio = bounded(sequences.mean(log_prob - old_log_prob), log_ratio_bound)
     return clipped_surrogate(sequences.spread(log_ratio), advantages, clip_ratio_low, clip_ratio_high)

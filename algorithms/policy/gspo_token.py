@@ -1,7 +1,7 @@
 """GSPO-token: one ratio per sequence decides who is clipped, and each token is then moved by its own advantage."""
 
 from ...batch import Sequences
-from ...numerics import clipped_surrogate, straight_through
+from ...numerics import bounded, clipped_surrogate, straight_through
 from ...registry import PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
@@ -31,6 +31,4 @@ def gspo_token(
     sequence it is ``gspo``. Section 4.3 of the paper.
     """
     log_ratio = straight_through(sequences.spread(sequences.mean(log_prob - old_log_prob)), log_prob)
-    if log_ratio_bound is not None:
-        log_ratio = log_ratio.clamp(-log_ratio_bound, log_ratio_bound)
-    return clipped_surrogate(log_ratio, advantages, clip_ratio_low, clip_ratio_high)
+    return clipped_surrogate(bounded(log_ratio, log_ratio_bound), advantages, clip_ratio_low, clip_ratio_high)

@@ -14,7 +14,7 @@ from .task import ExactMatch, Item, Task
 def spell_backward(
     *, min_letters: Annotated[int, Ge(3), Le(12)] = 3, max_letters: Annotated[int, Ge(3), Le(12)] = 6, seed: int = 0
 ) -> Task:
-    """Spell an English word backward: ``cat>`` is answered by ``tac``.
+    """Spell an English word backward: ``cat>``, spaces before it, is answered by ``tac``.
 
     Parameters
     ----------
@@ -33,6 +33,8 @@ def spell_backward(
     def draw(stream: Random) -> Item:
         # Each length as often as any other: one that a warm-up hardly saw would never be right, and so never be learned.
         word = stream.choice(by_length[stream.randint(min_letters, max_letters)])
-        return Item(f"{word}>", word[::-1])
+        # Right-aligned: the nth letter to say then stands in one place whatever the length, one rule to learn instead of one per
+        # length. Left-aligned, rewards for some lengths undo what the warm-up taught of the others, which then stay at 0.
+        return Item(f"{word:>{max_letters}}>", word[::-1])
 
-    return ExactMatch(draw, key=lambda item: item.prompt, max_new_tokens=max_letters + 1, seed=seed)
+    return ExactMatch(draw, key=lambda item: item.answer, max_new_tokens=max_letters + 1, seed=seed)
