@@ -7,10 +7,13 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 
 from ..builtin import catalog
 from ..registry import KINDS, Catalog, Component, UnknownName, bounds_of, listing, nearest
+from .prose import paragraphs, plain
 
 
 def described(component: Component) -> dict[str, Any]:
@@ -57,7 +60,7 @@ def _tables(chosen: list[Component]) -> None:
         if strangers:
             table.add_column("from", style="dim")
         for c in (c for c in chosen if c.kind is kind):
-            table.add_row(c.name, escape(c.summary), c.paper, *([c.distribution] if strangers else []))
+            table.add_row(c.name, escape(plain(c.summary)), c.paper, *([c.distribution] if strangers else []))
         console.print(table)
 
 
@@ -98,11 +101,10 @@ def _of_vendor(book: Catalog, kind: str, name: str) -> Component | None:
 
 
 def _page(console: Console, c: Component) -> None:
-    head, _, body = c.doc.partition("\n")
     console.print(f"[bold cyan]{c.name}[/]  [dim]{c.kind.name}, from {escape(c.distribution)}[/]", highlight=False)
-    console.print(escape(head), highlight=False)
-    if body.strip():
-        console.print(f"\n{escape(body.strip())}", highlight=False)
+    for i, (form, text) in enumerate(paragraphs(c.doc)):
+        style = {"math": "green", "heading": "bold"}.get(form, "")
+        console.print(Padding(Text(text, style=style), (0 if i == 0 else 1, 0, 0, 4 if form == "math" else 0)))
     facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
@@ -124,7 +126,7 @@ def _page(console: Console, c: Component) -> None:
     if rows:
         table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
         for title in ("hyperparameter", "type", "bounds", "default", "meaning"):
-            table.add_column(title, style="cyan" if title == "hyperparameter" else "")
+            table.add_column(title, style="cyan" if title == "hyperparameter" else "", no_wrap=title == "hyperparameter")
         for row in rows:
             table.add_row(*map(escape, row))
         console.print(table)

@@ -52,6 +52,8 @@ class _Builder:
         self.missing = False
 
     def fault(self, path: Path_, message: str) -> None:
+        if any(path[:n] in self.document.unread for n in range(len(path) + 1)):
+            return  # a follow-up: why there is no value has been said
         self.faults.append(Fault(".".join(map(str, path)), self.document.place(path), message))
 
     def plan(self) -> Plan | None:

@@ -25,6 +25,8 @@ class Document:
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[Path_, Place] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
+    unread: set[Path_] = field(default_factory=set)
+    """Values that could not be read and stand as None: nothing more is said of them."""
 
     def place(self, path: Path_) -> Place:
         """Return where a value was written, or the nearest thing around it."""
@@ -110,18 +112,13 @@ class _Builder:
         self.built += 1
         self.document.places.setdefault(path, Place(self.document.source, node.start_mark.line + 1, node.start_mark.column + 1))
         if id(node) in around:
-            self.document.fault(path, "an alias that contains itself")
-            return None
+            return self._unread(path, "an alias that contains itself")
         if self.built > _LIMIT:
-            if self.built == _LIMIT + 1:
-                self.document.fault(path, f"more than {_LIMIT} values; aliases multiply")
-            return None
+            return self._unread(path, f"more than {_LIMIT} values; aliases multiply") if self.built == _LIMIT + 1 else None
         if len(path) > _DEEPEST:
-            self.document.fault(path[:1], f"nested more than {_DEEPEST} deep")
-            return None
+            return self._unread(path[:1], f"nested more than {_DEEPEST} deep")
         if not isinstance(node, yaml.ScalarNode) and not node.tag.startswith(_PLAIN_TAGS):
-            self.document.fault(path, f"the tag {node.tag!r} is not read")
-            return None
+            return self._unread(path, f"the tag {node.tag!r} is not read")
         around = around | {id(node)}
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path, around)
@@ -157,11 +154,13 @@ class _Builder:
             if tag == "float":
                 return float(text.lower().replace(".inf", "inf").replace(".nan", "nan"))
         except (KeyError, ValueError):  # an explicit tag, or more digits than Python reads
-            self.document.fault(path, f"{text[:40]!r} is no {tag}")
-            return None
-        if tag != "str":
-            self.document.fault(path, f"the tag {node.tag!r} is not read")
-        return text
+            return self._unread(path, f"{text[:40]!r} is no {tag}")
+        return text if tag == "str" else self._unread(path, f"the tag {node.tag!r} is not read")
+
+    def _unread(self, path: Path_, why: str) -> None:
+        if path not in self.document.unread:
+            self.document.fault(path, why)
+        self.document.unread.add(path)
 
 
 def override(document: Document, assignment: str) -> None:
@@ -177,6 +176,7 @@ def override(document: Document, assignment: str) -> None:
         inner = _step(here, part)
         if inner is None:
             inner = {}
+            document.places.setdefault(parts[: i + 1], Place(source))
         elif isinstance(inner, str) or callable(inner):
             inner = {"use": inner}
         elif not isinstance(inner, (dict, list)):

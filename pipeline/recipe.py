@@ -1,6 +1,7 @@
 """A recipe: which components an objective is made of, still as it was written."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def load_recipe(
     """
     if isinstance(recipe, Recipe):
         old, name, folder = recipe.document, recipe.name, recipe.folder
-        document = Document(old.source, from_values(old.values, old.source).values, dict(old.places), list(old.faults))
+        document = replace(old, values=from_values(old.values, old.source).values, places=dict(old.places), faults=list(old.faults))
     elif isinstance(recipe, Mapping):
         document, name, folder = from_values(recipe, "recipe"), "recipe", Path.cwd()
     else:

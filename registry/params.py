@@ -69,7 +69,7 @@ def bounds_of(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str, str]
     """Yield ``(name, type, bounds, default, description)`` of each hyperparameter, in words, for people."""
     for key, info in model.model_fields.items():
         marks = [m for part in (info.metadata, *_metadata(info.annotation)) for m in part]
-        limits = [f"{sign} {getattr(m, attr)}" for m in marks for attr, sign in _SIGNS if getattr(m, attr, None) is not None]
+        limits = [f"{sign} {getattr(m, attr):g}" for m in marks for attr, sign in _SIGNS if getattr(m, attr, None) is not None]
         default = "required" if info.is_required() else _written(info.default)
         yield (
             key,

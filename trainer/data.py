@@ -58,6 +58,6 @@ def from_demonstrations(items: list[Item], chars: Chars) -> tuple[Inputs, Batch]
     return inputs, Batch.from_padded(mask, token_ids=ids, prompt_lengths=lengths)
 
 
-def training_items(task: Task, step: int, n: int) -> list[Item]:
-    """Return the items of one step: the task's endless list, ``n`` at a time."""
-    return [task.train_item(step * n + i) for i in range(n)]
+def training_items(task: Task, start: int, n: int) -> list[Item]:
+    """Return ``n`` items of the task's endless list, from ``start`` on."""
+    return [task.train_item(start + i) for i in range(n)]

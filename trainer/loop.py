@@ -83,18 +83,21 @@ class Trainer:
         objective = compose({"auxiliary": {"use": "sft", "coef": 1.0}})
         optimizing = Optimizing(self.settings.train.model_copy(update={"lr": w.lr}), self.policy, None)
         for step in range(w.steps):
-            inputs, batch = from_demonstrations(training_items(self.task, step, w.batch), self.chars)
+            inputs, batch = from_demonstrations(training_items(self.task, step * w.batch, w.batch), self.chars)
+            optimizing.scale(min(1.0, (step + 1) / w.ramp))
             outs, _ = self._take_step(objective, optimizing, inputs, objective.estimate(batch))
             if step % 10 == 9 or step == w.steps - 1:
                 self.listen({"warm_up": step + 1, "of": w.steps, "loss": objective.metrics(outs)["actor/sft_loss"]})
 
     def _imitate(self) -> dict[str, Any]:
-        inputs, batch = from_demonstrations(training_items(self.task, self._offset(), self.settings.warm_up.batch), self.chars)
+        inputs, batch = from_demonstrations(self._items(self.settings.warm_up.batch), self.chars)
         outs, norms = self._take_step(self.objective, self.optimizing, inputs, self.objective.estimate(batch))
         return {**self.objective.metrics(outs), **norms}
 
-    def _offset(self) -> int:
-        return self.settings.warm_up.steps + self.step
+    def _items(self, n: int) -> list[Item]:
+        """The items of this step, after all those of the warm-up."""
+        w = self.settings.warm_up
+        return training_items(self.task, w.steps * w.batch + self.step * n, n)
 
     def _update(self) -> dict[str, Any]:
         """One rollout and the optimizer steps on it."""
@@ -117,7 +120,7 @@ class Trainer:
 
     def _rollout(self) -> tuple[Inputs, Batch, list[float]]:
         r = self.settings.rollout
-        items = training_items(self.task, self._offset(), r.prompts)
+        items = self._items(r.prompts)
         self.backend.update_weights(self.policy.state_dict().items(), self.step)
         sampling = SamplingParams(self.task.max_new_tokens, temperature=r.temperature)
         prompts = [[self.chars.bos_id, *self.chars.encode(item.prompt)] for item in items]

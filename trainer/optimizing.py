@@ -21,6 +21,12 @@ class Optimizing:
             for role, (model, lr) in self.roles.items()
         }
 
+    def scale(self, factor: float) -> None:
+        """Set every learning rate to this part of what the settings say."""
+        for role, optimizer in self.optimizers.items():
+            for group in optimizer.param_groups:
+                group["lr"] = self.roles[role][1] * factor
+
     def step(self) -> dict[str, float]:
         """Clip and apply each role's gradient and clear it; returns the norms before clipping.
 

@@ -33,7 +33,9 @@ class WarmUpSettings(Strict):
 
     steps: Annotated[int, Field(ge=0)] = 0
     batch: Count = 64
-    lr: Positive = 1e-3
+    lr: Positive = 3e-3
+    ramp: Count = 10
+    """Steps over which the learning rate rises to ``lr``."""
 
 
 class RolloutSettings(Strict):
@@ -56,7 +58,7 @@ class TrainSettings(Strict):
     lr: Positive = 3e-4
     critic_lr: Positive = 1e-3
     weight_decay: NonNegative = 0.0
-    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
     grad_clip: Positive | None = 1.0
     seed: Annotated[int, Field(ge=0)] = 0
     threads: Count = 1
