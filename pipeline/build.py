@@ -109,6 +109,7 @@ class _Builder:
             return
         if not isinstance(raw, list) or not all(isinstance(p, str) for p in raw):
             self.fault(("plugins",), "expected a list of modules or .py files, as in [my_losses.py]")
+            self.missing = True
             return
         for i, name in enumerate(raw):
             try:
@@ -187,12 +188,12 @@ class _Builder:
         if not isinstance(raw, Mapping):
             self.fault(path, f"expected the name of {_a(kind)}, or a mapping with 'use'{_null(raw)}")
             return None
+        said.update({key: raw[key] for key in own if key in raw})
         use = raw.get("use")
         if not (isinstance(use, str) and use) and not callable(use):
             known = ", ".join(self.catalog.names(kind))
             self.fault((*path, "use") if "use" in raw else path, f"'use' must name {_a(kind)}{_null(use)}; known: {known}")
             return None
-        said.update({key: raw[key] for key in own if key in raw})
         try:
             component = self.catalog.resolve(kind, use)
         except LossaryError as error:

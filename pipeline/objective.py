@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch import ONE_RANK, Batch, Ranks
+from ..batch import ONE_RANK, Batch, Ranks, Sequences
 from ..numerics import accumulator, safe_divide
 from ..registry import ColumnError, Level, LossaryError, Totals
 from .bound import Bound, View, scalar_like
@@ -110,6 +110,7 @@ class Objective:
         self._require(batch, "weigh")
         self.memory.forget("weigh")
         sequences = batch.sequences.across(self.ranks)
+        self._require_whole_groups(batch, sequences)
         step = scalar_like(self.memory.step, batch.sequences.lengths)
         totals = self._totals(batch, sequences)
         view = View(batch, sequences, {}, totals=totals, step=step)
@@ -120,7 +121,7 @@ class Objective:
         coefficients = {t.name: coefficient_of(t.coefficient, self.memory, "weigh", step) for t in self.plan.terms}
         return replace(batch, weights=weights, coefficients=coefficients, totals=totals)
 
-    def _totals(self, batch: Batch, sequences: Any) -> Totals:
+    def _totals(self, batch: Batch, sequences: Sequences) -> Totals:
         lengths = sequences.lengths.to(accumulator(sequences.lengths))
         live = lengths > 0 if self.plan.empty == "drop" else torch.ones_like(lengths, dtype=torch.bool)
         tokens, count = self.ranks.sum(torch.stack([lengths.sum(), live.sum().to(lengths.dtype)])).unbind()
@@ -128,6 +129,16 @@ class Objective:
         if sequences.groups is not None:
             groups = (sequences.group_sum(live.to(lengths.dtype)) > 0).sum().to(lengths.dtype)
         return Totals(tokens, count, groups, tokens)
+
+    def _require_whole_groups(self, batch: Batch, sequences: Sequences) -> None:
+        """A loss that compares the sequences of a group sees one rank's only; the others would be left out without a word."""
+        compared = [t.bound.who for t in self.plan.terms if t.bound.component.scope == "group"]
+        if not compared or self.ranks is ONE_RANK:
+            return
+        here = batch.sequences.group_spread(batch.sequences.group_size())
+        cut = (sequences.group_spread(sequences.group_size()) != here).any()
+        if self.ranks.max(cut.to(torch.float64).reshape(1))[0]:  # all ranks raise together, or the others would wait for this one
+            raise ColumnError(f"{compared[0]} compares the sequences of a group, but some groups lie on more than one rank.")
 
     def minibatches(self, batch: Batch, n: int, seed: int) -> list[Batch]:
         """Deal an estimated batch into ``n`` minibatches (one optimizer step each) in an order that follows from ``seed`` alone.

@@ -91,7 +91,7 @@ def _zeroed(got, leaves):
     return got[0], {k: v if v is not None else torch.zeros_like(leaves[k]) for k, v in got[1].items()}, got[2]
 
 
-def over_ranks(objective, world, cut):
+def over_ranks(objective, world, cut, max_tokens=9):
     """Rows dealt to ranks by size; gradients averaged over ranks as DDP does."""
     n = max(len(cut), 1)
     ends = list(itertools.accumulate(cut))
@@ -105,7 +105,7 @@ def over_ranks(objective, world, cut):
         batch = world.batch(rows[rank])
         if idle[rank]:
             batch = batch.select(torch.zeros(len(batch.sequences.index), dtype=torch.bool))
-        micros = mine.split(mine.weigh(batch), max_tokens=9)
+        micros = mine.split(mine.weigh(batch), max_tokens)
         outs = [mine.loss(m, **outputs(world, leaves, torch.tensor(rows[rank])[m.rows])) for m in micros]
         for out in outs:
             out.total.backward()
