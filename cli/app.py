@@ -8,7 +8,9 @@ import typer
 
 from .. import __version__
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="A glossary of losses: list, look up, check and train.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="A glossary of losses: list, look up, check and train."
+)
 Json = Annotated[bool, typer.Option("--json", help="Print what a machine may read.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as a.b=value, e.g. policy_loss.clip_ratio_high=0.3")]
 
@@ -56,7 +58,8 @@ def train(
     from .training import train_recipe
 
     if resume is not None and recipe is not None and "=" in recipe:  # without a recipe the first override stands in its place
-        recipe, overrides = None, [recipe, *(overrides or [])]
+        overrides = [recipe, *(overrides or [])]
+        recipe = None
     if (recipe is None) == (resume is None):
         print("lossary: say either a recipe or --resume RUN.", file=sys.stderr)
         raise typer.Exit(2)

@@ -2,6 +2,7 @@
 
 import re
 
+# ruff: noqa: RUF001 - Greek letters are what this is for
 _WORDS = {
     "epsilon": "ε", "ell": "ℓ", "pi": "π", "gamma": "γ", "lambda": "λ", "delta": "δ", "beta": "β", "alpha": "α", "tau": "τ", "theta": "θ",
     "mu": "μ", "sigma": "σ", "rho": "ρ", "phi": "φ", "eta": "η", "Delta": "Δ", "sum": "Σ", "prod": "Π", "cdot": "·", "times": "×", "pm": "±",

@@ -9,7 +9,7 @@ from .bound import Bound
 from .document import Path_
 from .lint import lint_params, lint_term
 from .planning import widest
-from .recipe import Recipe
+from .recipe import SECTIONS, TRAINING, Recipe
 from .terms import Coefficient, Plan, RewardKL, Term
 
 MAY_STEER = ("step", "state", "measured")
@@ -61,9 +61,7 @@ class _Builder:
         self._plugins()
         said = {key: self._choice(key, values.get(key), allowed) for key, allowed in CHOICES.items()}
         default = self._aggregation(("aggregation",), values.get("aggregation", "token-mean"))
-        advantages = [
-            bound for path, raw in self._listed("advantage") if (bound := self.slot("advantage", path, raw, {})) is not None
-        ]
+        advantages = [bound for path, raw in self._listed("advantage") if (bound := self.slot("advantage", path, raw, {})) is not None]
         terms: list[Term | None] = []
         if "policy_loss" in values:
             terms.append(self._term("policy_loss", ("policy_loss",), values["policy_loss"], default, "policy", 1.0))
@@ -95,11 +93,15 @@ class _Builder:
     def _sensible(self, advantages: list[Bound], reward_kl: list[RewardKL]) -> None:
         """Check what no section can know alone."""
         values = self.recipe.values
-        if "policy_loss" not in values and not values.get("auxiliary") and "value_loss" not in values and (values or not self.faults):
+        strange = set(values) - {*SECTIONS, *TRAINING}  # a misspelt section is a fault of its own; this would only repeat it
+        empty = "policy_loss" not in values and not values.get("auxiliary") and "value_loss" not in values
+        if empty and not strange and (values or not self.faults):
             self.fault((), "nothing to learn from: a recipe needs policy_loss, auxiliary or value_loss.")
         asked = {name for bound in advantages for name, _, _ in bound.levels}
         if reward_kl and not self.faults and not asked & {"rewards", "token_rewards"}:
-            self.fault((*reward_kl[0].path, "apply"), "the KL is to change the reward, but no advantage estimator of this recipe reads rewards.")
+            self.fault(
+                (*reward_kl[0].path, "apply"), "the KL is to change the reward, but no advantage estimator of this recipe reads rewards."
+            )
 
     # ── sections ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -149,7 +151,9 @@ class _Builder:
                     self.notes.append(f"{'.'.join(map(str, path))}: coef is 0, so the KL is not computed.")
             else:
                 both = isinstance(apply, list)
-                say = " KL in the reward and in the loss at once is two entries of a list under 'kl', each with its own coef." if both else ""
+                say = (
+                    " KL in the reward and in the loss at once is two entries of a list under 'kl', each with its own coef." if both else ""
+                )
                 self.fault((*path, "apply"), f"{apply!r} is not one of loss and reward.{say}")
         return in_reward
 
@@ -208,7 +212,9 @@ class _Builder:
         if found:
             return None
         params = component.params.model_validate(given)
-        return Bound.of(component, {k: getattr(params, k) for k in type(params).model_fields}, ".".join(map(str, path)), self.catalog.fields)
+        return Bound.of(
+            component, {k: getattr(params, k) for k in type(params).model_fields}, ".".join(map(str, path)), self.catalog.fields
+        )
 
     def _aggregation(self, path: Path_, raw: Any) -> str:
         bound = self.slot("aggregation", path, raw, {})

@@ -132,11 +132,15 @@ class _Builder:
             place = Place(self.document.source, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str) or key == "<<":
-                self.document.faults.append(Fault(".".join(map(str, path)), place, "a key must be a plain word; merge keys (<<) are not read"))
+                self.document.faults.append(
+                    Fault(".".join(map(str, path)), place, "a key must be a plain word; merge keys (<<) are not read")
+                )
                 continue
             if key in made:
                 first = self.document.places[(*path, key)].line
-                self.document.faults.append(Fault(".".join(map(str, (*path, key))), place, f"the key {key!r} stands here again; first on line {first}"))
+                self.document.faults.append(
+                    Fault(".".join(map(str, (*path, key))), place, f"the key {key!r} stands here again; first on line {first}")
+                )
                 continue
             self.document.places[(*path, key)] = place
             made[key] = self.build(value_node, (*path, key), around)
@@ -180,7 +184,9 @@ def override(document: Document, assignment: str) -> None:
         elif isinstance(inner, str) or callable(inner):
             inner = {"use": inner}
         elif not isinstance(inner, (dict, list)):
-            document.faults.append(Fault(path_text, Place(source), f"{'.'.join(map(str, parts[: i + 1]))} is {_said(inner)} and has no parts"))
+            document.faults.append(
+                Fault(path_text, Place(source), f"{'.'.join(map(str, parts[: i + 1]))} is {_said(inner)} and has no parts")
+            )
             return
         if not _store(here, part, inner):
             document.faults.append(Fault(path_text, Place(source), f"the list has no entry {part!r}"))

@@ -74,7 +74,11 @@ class Estimator:
         if "rewards" not in batch and "token_rewards" not in batch:
             raise ColumnError("the batch brings no reward: give 'rewards' (one per sequence) or 'token_rewards' (one per token).")
         given = batch.columns.get("rewards")
-        tokens = batch.column("token_rewards", Level.TOKEN) if "token_rewards" in batch and batch.levels["token_rewards"] is Level.TOKEN else None
+        tokens = (
+            batch.column("token_rewards", Level.TOKEN)
+            if "token_rewards" in batch and batch.levels["token_rewards"] is Level.TOKEN
+            else None
+        )
         if "token_rewards" in batch and tokens is None:
             raise ColumnError("'token_rewards' has one value per sequence; give those as 'rewards'.")
         score = _total(given, None if tokens is None else sequences.sum(tokens))

@@ -46,10 +46,17 @@ class Objective:
             raise LossaryError("ranks.grad_average must say over how many ranks gradients are averaged (1: they are summed).")
         if plan.scope == "step" and plan.approximate is None and ranks is not ONE_RANK:
             wide = ", ".join(t.bound.component.name for t in plan.terms if t.bound.component.scope == "step")
-            raise LossaryError(f"{wide} needs the whole step on one rank; 'approximate: micro-batch' in the recipe accepts each rank's part for it.")
+            raise LossaryError(
+                f"{wide} needs the whole step on one rank; 'approximate: micro-batch' in the recipe accepts each rank's part for it."
+            )
         self.plan, self.ranks, self.memory = plan, ranks, Memory()
         self._needs_of_model = self.needs("loss")
         self._estimate = Estimator(plan, self.memory, ranks)
+
+    def __repr__(self) -> str:
+        """Return what it adds up."""
+        terms = ", ".join(f"{t.name}: {t.bound.component.name}" for t in self.plan.terms)
+        return f"<Objective {self.plan.name}: {terms}; step {self.memory.step}>"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -290,7 +297,11 @@ class Objective:
         for name, who in self.needs(stage).items():
             if name not in batch:
                 hint = " Give every sequence the id of its prompt." if name == "group_ids" else ""
-                made = " Call objective.estimate(batch) first." if stage == "weigh" and name in ("advantages", "returns") and self.plan.advantages else ""
+                made = (
+                    " Call objective.estimate(batch) first."
+                    if stage == "weigh" and name in ("advantages", "returns") and self.plan.advantages
+                    else ""
+                )
                 raise ColumnError(f"{who} needs the column {name!r}, which the batch does not bring.{hint}{made}")
 
 

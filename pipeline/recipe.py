@@ -67,7 +67,9 @@ class Recipe:
 def _import_path(function: Any) -> str:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<")
     if module in (None, "__main__") or "<" in name:
-        raise LossaryError(f"{function!r} has no import path, so the recipe cannot be written down; define it in a module or a plugin file.")
+        raise LossaryError(
+            f"{function!r} has no import path, so the recipe cannot be written down; define it in a module or a plugin file."
+        )
     return f"{module}:{name}"
 
 
@@ -116,12 +118,13 @@ def _read(said: str, more: Mapping[str, list[tuple[str, str]]]) -> tuple[Documen
             raise RecipeError([Fault("", Place(said), f"cannot be read: {error}")]) from error
     box = bundled_recipes()
     vendor, _, bare = said.rpartition("/")
-    theirs = [(b, t) for b, t in more.get(bare, []) if not vendor or b.partition(" ")[0] == vendor]
-    if said in box and not theirs:
-        return read_yaml(box[said], f"{said}.yaml"), said, Path.cwd()
-    if len(theirs) == 1 and bare not in (box if not vendor else ()):
-        return read_yaml(theirs[0][1], f"{theirs[0][0]}: {bare}"), bare, Path.cwd()
-    if theirs:
-        raise RecipeError([Fault("", Place(said), f"the recipe comes from {listing(b for b, _ in theirs)}; say vendor/{bare}")])
+    brought = [*([("lossary", box[bare])] if bare in box else []), *more.get(bare, [])]
+    found = [(b, t) for b, t in brought if not vendor or b.partition(" ")[0] == vendor]
+    if len(found) == 1:
+        (who, text), ours = found[0], found[0][0] == "lossary"
+        return read_yaml(text, f"{bare}.yaml" if ours else f"{who}: {bare}"), bare, Path.cwd()
+    if found:
+        ways = listing(f"{b.partition(' ')[0]}/{bare}" for b, _ in found)
+        raise RecipeError([Fault("", Place(said), f"the recipe comes from {listing(b for b, _ in found)}; say {ways}.")])
     hint = nearest(said, (*box, *more)) or f" Bundled: {listing(box)}."
     raise RecipeError([Fault("", Place(said), f"no recipe has this name.{hint} A file is named by its path, as in ./{said}.yaml.")])

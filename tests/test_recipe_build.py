@@ -1,10 +1,26 @@
 """From sections to an objective: terms, coefficients, aggregations and what is asked of a batch; all as dicts in Python."""
 
 import functools
+from collections.abc import Mapping
 
 import pytest
 import torch
-from lossary import Batch, ColumnError, LossaryError, PerToken, RecipeError, RecipeWarning, auxiliary_loss, coefficient, compose, load_recipe, policy_loss
+
+from lossary import (
+    Batch,
+    ColumnError,
+    LossaryError,
+    PerSequence,
+    PerToken,
+    RecipeError,
+    RecipeWarning,
+    advantage_estimator,
+    auxiliary_loss,
+    coefficient,
+    compose,
+    load_recipe,
+    policy_loss,
+)
 from lossary.pipeline import read_yaml
 
 
@@ -37,7 +53,9 @@ def terms(recipe, **how):
 
 def loss_of(recipe, **columns):
     o = compose(recipe)
-    batch = Batch.from_packed([2], **{k: torch.tensor(v, dtype=torch.float64) for k, v in columns.items() if k not in ("log_prob", "entropy")})
+    batch = Batch.from_packed(
+        [2], **{k: torch.tensor(v, dtype=torch.float64) for k, v in columns.items() if k not in ("log_prob", "entropy")}
+    )
     outputs = {k: torch.tensor(columns[k], dtype=torch.float64) for k in ("log_prob", "entropy") if k in columns}
     return o.loss(o.weigh(o.estimate(batch)), **outputs)
 
@@ -144,12 +162,22 @@ def test_each_term_may_have_an_aggregation_of_its_own():
     assert {k: w.tolist() for k, w in batch.weights.items()} == {
         "token-mean": [0.5, 0.5], "seq-mean-token-sum-norm(loss_scale_factor=4.0)": [0.25, 0.25], "token-sum": [1.0, 1.0],
     }  # fmt: skip
-    assert "kl.aggregation.use: No aggregation is called 'tokn-mean'" in faults({**recipe, "kl": {"use": "k3", "coef": 1, "aggregation": "tokn-mean"}})[0]
+    assert (
+        "kl.aggregation.use: No aggregation is called 'tokn-mean'"
+        in faults({**recipe, "kl": {"use": "k3", "coef": 1, "aggregation": "tokn-mean"}})[0]
+    )
 
 
 @pytest.mark.parametrize("coef", [0, 0.0, "0", {"use": "constant", "value": 0}])
 def test_a_term_that_counts_for_nothing_is_dropped_with_what_it_needs(coef):
-    o = compose({"policy_loss": "reinforce", "kl": {"use": "k3", "coef": coef}, "entropy": {"coef": coef}, "value_loss": {"use": "clipped-mse", "coef": coef}})
+    o = compose(
+        {
+            "policy_loss": "reinforce",
+            "kl": {"use": "k3", "coef": coef},
+            "entropy": {"coef": coef},
+            "value_loss": {"use": "clipped-mse", "coef": coef},
+        }
+    )
     fixed = not isinstance(coef, dict)
     assert [t.name for t in o.plan.terms] == (["policy"] if fixed else ["policy", "kl", "entropy", "value"])
     assert ("ref_log_prob" in o.needs()) is not fixed
@@ -173,7 +201,9 @@ def test_a_kl_in_the_reward_that_nothing_would_read_is_a_fault():
 
 
 def test_apply_is_the_loss_unless_said():
-    assert faults({"policy_loss": "reinforce", "kl": {"use": "k3", "coef": 1, "apply": "rewards"}}) == ["kl.apply: 'rewards' is not one of loss and reward."]
+    assert faults({"policy_loss": "reinforce", "kl": {"use": "k3", "coef": 1, "apply": "rewards"}}) == [
+        "kl.apply: 'rewards' is not one of loss and reward."
+    ]
     assert faults({"policy_loss": "reinforce", "kl": "k3"}) == [
         "kl.coef: required: how much the term counts, a number or a coefficient such as {use: linear, ...}"
     ]
@@ -196,7 +226,10 @@ def test_a_coefficient_is_a_number_or_a_component(coef, say):
 
 
 def test_a_coefficient_sees_no_column():
-    assert "the coefficient 'spying' reads 'rewards'; it may read measured, state and step." in faults({"policy_loss": "reinforce", "entropy": {"coef": {"use": spying}}})[0]
+    assert (
+        "the coefficient 'spying' reads 'rewards'; it may read measured, state and step."
+        in faults({"policy_loss": "reinforce", "entropy": {"coef": {"use": spying}}})[0]
+    )
 
 
 def test_a_linear_coefficient_follows_committed_steps():
@@ -213,7 +246,9 @@ def test_the_old_policy_may_be_the_current_one():
     out = loss_of({"policy_loss": "ppo-clip", "old_log_prob": "current"}, advantages=[1.0, 3.0], log_prob=[-1.0, -2.0])
     assert out.total.item() == -2.0
     assert "old_log_prob" not in compose({"policy_loss": "ppo-clip", "old_log_prob": "current"}).needs()
-    assert faults({"policy_loss": "ppo-clip", "old_log_prob": "curent"}) == ["old_log_prob: 'curent' is not one of current and recorded. Did you mean 'current'?"]
+    assert faults({"policy_loss": "ppo-clip", "old_log_prob": "curent"}) == [
+        "old_log_prob: 'curent' is not one of current and recorded. Did you mean 'current'?"
+    ]
 
 
 @pytest.mark.parametrize("key", ["empty", "approximate", "old_log_prob"])
@@ -257,10 +292,68 @@ def test_each_stage_says_which_one_was_left_out():
         o.weigh(batch)
     with pytest.raises(ColumnError, match=r"policy_loss 'reinforce' needs 'log_prob' from the model: loss\(micro, log_prob=\.\.\.\)"):
         o.loss(o.weigh(o.estimate(batch)))
-    with pytest.raises(ColumnError, match=r"needs the column 'group_ids', which the batch does not bring\. Give every sequence the id of its prompt"):
+    with pytest.raises(
+        ColumnError, match=r"needs the column 'group_ids', which the batch does not bring\. Give every sequence the id of its prompt"
+    ):
         o.estimate(Batch.from_packed([1, 1], rewards=[1.0, 2.0]))
     with pytest.raises(ColumnError, match="the batch brings no reward"):
         o.estimate(Batch.from_packed([1, 1], group_ids=[0, 0]))
+
+
+@advantage_estimator
+def unkept(rewards: PerSequence) -> Mapping[str, torch.Tensor]:
+    """Promise columns and give one."""
+    return rewards
+
+
+@advantage_estimator
+def per_answer(rewards: PerSequence) -> PerSequence:
+    """One value per sequence."""
+    return rewards
+
+
+@auxiliary_loss
+def answers_only(log_prob: PerToken, advantages: PerSequence) -> PerToken:
+    """Ask for one advantage per sequence."""
+    return log_prob
+
+
+@pytest.mark.parametrize(
+    ("advantage", "columns", "say"),
+    [
+        (unkept, {}, "advantage 'unkept' returned Tensor; its signature promises columns by name"),
+        (lambda rewards: rewards[:1], {}, "returned the shape [1]; expected [3], one value per token"),
+        (lambda rewards: 3.0, {}, "returned float; expected a tensor with one value per token"),
+        ("gae", {"token_rewards": [1.0, 2.0]}, "'token_rewards' has one value per sequence; give those as 'rewards'"),
+        ([per_answer, lambda returns: returns], {}, "needs the column 'returns', which the batch does not bring"),
+        ([lambda rewards: rewards, lambda advantages: advantages], {}, "returned the shape [2]; expected [3], one value per token"),
+    ],
+)  # fmt: skip
+def test_what_an_estimator_gives_is_checked(advantage, columns, say):
+    o = compose({"policy_loss": "reinforce", "advantage": advantage})
+    columns = {"rewards": [1.0, 2.0], "old_values": torch.zeros(3)} | columns
+    with pytest.raises(ColumnError) as caught:
+        o.estimate(Batch.from_packed([1, 2], **columns))
+    assert say in str(caught.value)
+
+
+def test_a_column_is_never_summed_to_a_coarser_level():
+    o = compose({"policy_loss": "reinforce", "auxiliary": {"use": answers_only, "coef": 1}})
+    batch = Batch.from_packed([1, 2], advantages=torch.zeros(3))
+    with pytest.raises(ColumnError, match="auxiliary_loss 'answers-only': column 'advantages' has one value per token; one per sequence was asked for"):
+        o.loss(o.weigh(batch), log_prob=torch.zeros(3))
+
+
+def test_a_batch_that_does_not_fit_is_not_cut():
+    o = compose({"policy_loss": "reinforce"})
+    batch = o.weigh(Batch.from_packed([5, 2, 2], advantages=torch.zeros(9)))
+    with pytest.raises(ColumnError, match=r"a sequence has 5 tokens and does not fit into max_tokens=4"):
+        o.split(batch, max_tokens=4)
+    with pytest.raises(LossaryError, match="1 parts of at most 5 tokens do not hold the batch; it needs 2"):
+        o.split(batch, max_tokens=5, parts=1)
+    with pytest.raises(LossaryError, match="minibatches: n is 0; expected at least 1"):
+        o.minibatches(batch, 0, seed=1)
+    assert [len(m) for m in o.split(batch, max_tokens=5)] == [1, 2]
 
 
 # ── warnings ─────────────────────────────────────────────────────────────────────────────────────────────────────────

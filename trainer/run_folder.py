@@ -29,8 +29,14 @@ class RunFolder:
                 number += 1
             except OSError as error:
                 raise LossaryError(f"the run folder {folder.path} cannot be made: {error}") from error
-        folder.recipe.write_text(recipe, "utf-8")
+        folder.keep_recipe(recipe)
         return folder
+
+    def keep_recipe(self, text: str) -> None:
+        """Write the recipe that the run follows from now on."""
+        aside = self.recipe.with_suffix(".partial")
+        aside.write_text(text, "utf-8")
+        os.replace(aside, self.recipe)
 
     @classmethod
     def existing(cls, path: Path) -> "RunFolder":

@@ -62,7 +62,7 @@ class TrainSettings(Strict):
     grad_clip: Positive | None = 1.0
     seed: Annotated[int, Field(ge=0)] = 0
     threads: Count = 1
-    checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    checkpoint_every: Annotated[int, Field(ge=0)] = 20
     """Steps between checkpoints; 0: only the one at the end."""
 
 
@@ -129,7 +129,9 @@ def _makeable(recipe: Recipe, plan: Plan, faults: list[Fault]) -> None:
     for name, who in {**objective.needs("estimate"), **objective.needs("loss")}.items():
         if name not in shown:
             without = "" if name not in SAMPLED else " without a policy_loss, since it then learns from demonstrations"
-            _fault(recipe, faults, _slot_of(plan, who), f"{who} needs the column {name!r}, which the bundled trainer does not make{without}")
+            _fault(
+                recipe, faults, _slot_of(plan, who), f"{who} needs the column {name!r}, which the bundled trainer does not make{without}"
+            )
 
 
 def _slot_of(plan: Plan, who: str) -> tuple[str, ...]:
