@@ -1,5 +1,6 @@
 """Commands. Nothing heavy is imported before a command needs it."""
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -68,6 +69,9 @@ def train(
 
 def main() -> None:
     """Run, and turn our own errors into one paragraph on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a table in a terminal without Unicode is better than none
     try:
         app()
     except Exception as error:

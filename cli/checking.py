@@ -90,4 +90,4 @@ def _coef(coefficient: object) -> str:
 
 
 def _params(params: dict[str, object]) -> str:
-    return "\n".join(f"{k}={'null' if v is None else v}" for k, v in params.items())
+    return escape("\n".join(f"{k}={'null' if v is None else v}" for k, v in params.items()))

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -33,7 +34,7 @@ def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path
     recipe = load_recipe(str(folder.recipe) if folder else str(said), overrides, more=catalog().recipes())
     settings = Settings.of(recipe)
     for sentence in settings.plan.warnings:
-        console.print(f"[yellow]warning[/] {sentence}", highlight=False)
+        console.print(f"[yellow]warning[/] {escape(sentence)}", highlight=False)
     began = time.process_time()
     folder = folder or RunFolder.new(out, recipe.name, recipe.text())
     with _Live(console, settings) as live:
@@ -46,7 +47,7 @@ def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path
         except KeyboardInterrupt:
             live.__exit__()
             go_on = f" Go on with: lossary train --resume {folder.path}" if folder.checkpoint.exists() else ""
-            console.print(f"Stopped after step {trainer.step} of {settings.train.steps}.{go_on}", highlight=False, soft_wrap=True)
+            console.print(f"Stopped after step {trainer.step} of {settings.train.steps}.{go_on}", highlight=False, soft_wrap=True, markup=False)
             raise SystemExit(130) from None
     told = summary(lines, folder.path, time.process_time() - began)
     if as_json:
@@ -60,7 +61,7 @@ def _take_up(console: Console, trainer: Trainer, folder: RunFolder, changed: str
     trainer.resume()
     steps = trainer.settings.train.steps
     left = f"going on to step {steps}" if trainer.step < steps else f"nothing is left to do, since train.steps is {steps}"
-    console.print(f"{folder.path}: {trainer.step} steps were taken; {left}.", highlight=False, soft_wrap=True)
+    console.print(f"{folder.path}: {trainer.step} steps were taken; {left}.", highlight=False, soft_wrap=True, markup=False)
     if changed is not None:
         folder.keep_recipe(changed)
         trainer.save()
@@ -134,4 +135,4 @@ def _report(console: Console, lines: list[dict[str, Any]], told: Mapping[str, An
     rewards = min(LAST, sum("reward" in line for line in lines))
     mean = f"; the last reward is the mean of {rewards} steps" if rewards > 1 else ""
     done = f"{told['steps']} steps, {told['cpu_seconds']} CPU-seconds{mean}."
-    console.print(f"{done} Everything is in {told['run']}/metrics.jsonl", highlight=False, soft_wrap=True)
+    console.print(f"{done} Everything is in {told['run']}/metrics.jsonl", highlight=False, soft_wrap=True, markup=False)

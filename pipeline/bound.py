@@ -70,6 +70,10 @@ class Bound:
         """How errors call it."""
         return f"{self.component.kind.name} {self.component.name!r}"
 
+    def learns(self, view: View) -> bool:
+        """Whether any column it reads has a gradient."""
+        return any(name in view.made and view.made[name][0].requires_grad for name, _, _ in self.levels)
+
     def __call__(self, view: View) -> Any:
         """Run the function."""
         function: Callable[..., Any] = self.component.function
@@ -90,6 +94,8 @@ class Bound:
                 raise ColumnError(f"{self.who} names 'state' and must return (result, new_state).")
             *head, state = out
             out = tuple(head) if len(head) > 1 else head[0]
+        if isinstance(out, tuple) and len(out) != 2:
+            raise ColumnError(f"{self.who} returned {len(out)} things; expected a tensor, or (tensor, {{name: Mean | Max | Min | tensor}}).")
         result, report = out if isinstance(out, tuple) else (out, {})
         if not isinstance(report, Mapping):
             raise ColumnError(
@@ -107,6 +113,8 @@ class Bound:
         if x.dim() != 1 or x.shape[0] != size:
             hint = " A component never reduces: return the unreduced values, the aggregation weighs them." if x.dim() == 0 else ""
             raise ColumnError(f"{self.who} returned the shape {list(x.shape)}; expected [{size}], one value per {level.value}.{hint}")
+        if not x.is_floating_point():
+            raise ColumnError(f"{self.who} returned {x.dtype}; expected real numbers of a floating type.")
         return x
 
 

@@ -121,7 +121,7 @@ class _Builder:
                 self.missing = True
 
     def _choice(self, key: str, value: Any, allowed: tuple[str, ...]) -> str | None:
-        if value is not None and value not in allowed:
+        if value is not None and not (isinstance(value, str) and value in allowed):
             self.fault((key,), f"{value!r} is not one of {listing(allowed)}.{nearest(str(value), allowed)}")
         return value if isinstance(value, str) else None
 
@@ -176,11 +176,13 @@ class _Builder:
         return Term(label, "critic" if kind == "value_loss" else "actor", bound, coefficient, aggregation)
 
     def _unique(self, terms: list[Term]) -> tuple[Term, ...]:
-        seen: dict[str, int] = {}
+        taken = {"pg", "vf"} - {t.name for t in terms}  # what the metrics call the policy's and the critic's own loss
         out = []
         for t in terms:
-            seen[t.name] = seen.get(t.name, 0) + 1
-            out.append(t if seen[t.name] == 1 else replace(t, name=f"{t.name}_{seen[t.name]}"))
+            names = (t.name, *(f"{t.name}_{i}" for i in range(2, len(terms) + 4)))
+            free = next(n for n in names if n not in taken)
+            taken.add(free)
+            out.append(t if t.name == free else replace(t, name=free))
         return tuple(out)
 
     # ── slots ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -240,7 +242,9 @@ class _Builder:
             return Coefficient(key, None, bound) if bound else None
         try:
             value = float("nan") if isinstance(raw, bool) else float(raw)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
+            value = float("nan")
+        if isinstance(raw, str) and "_" in raw:
             value = float("nan")
         if value != value or value in (float("inf"), float("-inf")):
             self.fault(path, f"{str(raw).lower() if isinstance(raw, bool) else repr(raw)} is not a number")

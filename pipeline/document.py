@@ -71,6 +71,9 @@ def read_yaml(text: str, source: str) -> Document:
     except RecursionError:
         document.faults.append(Fault("", Place(source), "nested too deeply to be read"))
         return document
+    except (ValueError, OverflowError) as error:  # PyYAML's own, for escapes and directives beyond what Python holds
+        document.faults.append(Fault("", Place(source), f"no YAML: {error}"))
+        return document
     if node is None:
         return document
     value = _Builder(document).build(node, (), frozenset())
@@ -171,8 +174,8 @@ def override(document: Document, assignment: str) -> None:
     """Apply ``a.b=value`` to a document; a bare component name becomes a mapping where a key of it is set."""
     path_text, equals, text = assignment.partition("=")
     source = f"override {assignment!r}"
-    parts: Path_ = tuple(int(p) if p.isdecimal() else p for p in path_text.strip().split("."))
-    if not equals or "" in parts:
+    parts: Path_ = tuple(int(p) if p.isdecimal() and len(p) < 9 else p for p in path_text.strip().split("."))
+    if not equals or "" in parts or "\n" in assignment:
         document.faults.append(Fault("", Place(source), "an override reads a.b=value"))
         return
     here: Any = document.values

@@ -114,8 +114,12 @@ def coefficient_of(coefficient: Coefficient, memory: Memory, stage: str, step: T
     special = {"step": step, "state": state, "measured": memory.measured(coefficient.key, step)}
     out = bound.component.function(*(special[name] for name, _, _ in bound.levels), **bound.params)
     if bound.component.stateful:
+        if not (isinstance(out, tuple) and len(out) == 2):
+            raise ColumnError(f"{bound.who} names 'state' and must return (coefficient, new_state).")
         out, new = out
         memory.wait(stage, coefficient.key, new)
+    if not isinstance(out, (int, float, Tensor)) or isinstance(out, bool) or isinstance(out, Tensor) and out.dim():
+        raise ColumnError(f"{bound.who} returned {out!r}; expected one number.")
     return torch.as_tensor(out).to(device=step.device, dtype=step.dtype)
 
 

@@ -59,7 +59,7 @@ class Recipe:
             return None
         found = faults_of(model, raw)
         for key, message in found:
-            path: tuple[str | int, ...] = (name, *(int(p) if p.isdigit() else p for p in key.split(".") if p))
+            path: tuple[str | int, ...] = (name, *(int(p) if p.isdecimal() else p for p in key.split(".") if p))
             faults.append(Fault(".".join(map(str, path)), self.document.place(path), message))
         return None if found else model.model_validate(raw)
 
@@ -105,6 +105,8 @@ def load_recipe(
 def _read(said: str, more: Mapping[str, list[tuple[str, str]]]) -> tuple[Document, str, Path]:
     if "\n" in said:
         raise RecipeError([Fault("", Place(f"{said[:20]!r}..."), "this is text, not a name or a path; a recipe in Python is a dict.")])
+    if len(said) > 1000:
+        raise RecipeError([Fault("", Place(f"{said[:20]!r}..."), "too long for a name or a path.")])
     path = Path(said)
     if path.is_dir() and said not in bundled_recipes():
         raise RecipeError([Fault("", Place(said), f"is a folder.{nearest(said, [str(p) for p in path.glob('*.y*ml')])}")])

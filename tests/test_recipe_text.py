@@ -199,7 +199,14 @@ THEIRS = {"tilted": [("acme 1.2", "policy_loss: gspo\n")], "ppo": [("acme 1.2", 
 
 
 @pytest.mark.parametrize(
-    ("said", "use"), [("tilted", "gspo"), ("acme/tilted", "gspo"), ("acme/ppo", "grpo"), ("lossary/ppo", {"use": "ppo-clip"}), ("dapo", {"use": "ppo-clip"})]
+    ("said", "use"),
+    [
+        ("tilted", "gspo"),
+        ("acme/tilted", "gspo"),
+        ("acme/ppo", "grpo"),
+        ("lossary/ppo", {"use": "ppo-clip"}),
+        ("dapo", {"use": "ppo-clip"}),
+    ],
 )
 def test_recipes_of_plugins_are_found_like_our_own(said, use):
     found = load_recipe(said, more=THEIRS).values["policy_loss"]

@@ -15,11 +15,15 @@ PARTS = frozenset({"step", "recipe", "policy", "reference", "critic", "optimizer
 def save(path: Path, content: dict[str, Any]) -> None:
     """Replace ``path`` in one step; a kill at any moment leaves the old file or the new one."""
     aside = path.with_suffix(".partial")
-    with aside.open("wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(path)
+    try:
+        with aside.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
+        aside.unlink(missing_ok=True)
+        raise LossaryError(f"the checkpoint {path} cannot be written, the one before it is kept: {error}") from error
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
