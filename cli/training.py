@@ -47,7 +47,9 @@ def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path
         except KeyboardInterrupt:
             live.__exit__()
             go_on = f" Go on with: lossary train --resume {folder.path}" if folder.checkpoint.exists() else ""
-            console.print(f"Stopped after step {trainer.step} of {settings.train.steps}.{go_on}", highlight=False, soft_wrap=True, markup=False)
+            console.print(
+                f"Stopped after step {trainer.step} of {settings.train.steps}.{go_on}", highlight=False, soft_wrap=True, markup=False
+            )
             raise SystemExit(130) from None
     told = summary(lines, folder.path, time.process_time() - began)
     if as_json:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch, Sequences
-from ..registry import ColumnError, Component, ComponentError, LossaryError, Level, Measured, Totals
+from ..registry import ColumnError, Component, ComponentError, Level, LossaryError, Measured, Totals
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,9 @@ class Bound:
             *head, state = out
             out = tuple(head) if len(head) > 1 else head[0]
         if isinstance(out, tuple) and len(out) != 2:
-            raise ColumnError(f"{self.who} returned {len(out)} things; expected a tensor, or (tensor, {{name: Mean | Max | Min | tensor}}).")
+            raise ColumnError(
+                f"{self.who} returned {len(out)} things; expected a tensor, or (tensor, {{name: Mean | Max | Min | tensor}})."
+            )
         result, report = out if isinstance(out, tuple) else (out, {})
         if not isinstance(report, Mapping):
             raise ColumnError(

@@ -68,7 +68,9 @@ class _Builder:
         reward_kl = self._kl(terms, default)
         if "entropy" in values:
             raw = values["entropy"]
-            raw = {"use": "entropy", **raw} if isinstance(raw, Mapping) else {"use": "entropy", "coef": raw}
+            if isinstance(raw, Mapping) and "use" in raw:
+                self.fault(("entropy", "use"), "unknown key: the entropy has no other form; other losses go under 'auxiliary'.")
+            raw = {**raw, "use": "entropy"} if isinstance(raw, Mapping) else {"use": "entropy", "coef": raw}
             terms.append(self._term("auxiliary_loss", ("entropy",), raw, default, "entropy", None))
         for path, raw in self._listed("auxiliary"):
             terms.append(self._term("auxiliary_loss", path, raw, default, "", None))

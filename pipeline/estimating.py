@@ -118,7 +118,7 @@ def coefficient_of(coefficient: Coefficient, memory: Memory, stage: str, step: T
             raise ColumnError(f"{bound.who} names 'state' and must return (coefficient, new_state).")
         out, new = out
         memory.wait(stage, coefficient.key, new)
-    if not isinstance(out, (int, float, Tensor)) or isinstance(out, bool) or isinstance(out, Tensor) and out.dim():
+    if not isinstance(out, (int, float, Tensor)) or isinstance(out, bool) or (isinstance(out, Tensor) and out.dim()):
         raise ColumnError(f"{bound.who} returned {out!r}; expected one number.")
     return torch.as_tensor(out).to(device=step.device, dtype=step.dtype)
 

@@ -306,4 +306,3 @@ class Objective:
                     else ""
                 )
                 raise ColumnError(f"{who} needs the column {name!r}, which the batch does not bring.{hint}{made}")
-

@@ -17,7 +17,19 @@ from .component import (
     tracker,
     value_loss,
 )
-from .errors import ColumnError, ComponentError, Fault, LossaryError, Place, PluginError, RecipeError, SignatureError, UnknownName, listing, nearest
+from .errors import (
+    ColumnError,
+    ComponentError,
+    Fault,
+    LossaryError,
+    Place,
+    PluginError,
+    RecipeError,
+    SignatureError,
+    UnknownName,
+    listing,
+    nearest,
+)
 from .fields import FIELDS, Column, Level, PerGroup, PerSequence, PerToken, Vocab, Vocabulary, column
 from .hooks import hookimpl
 from .kinds import KINDS, Kind

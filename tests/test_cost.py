@@ -31,7 +31,10 @@ class Counting(TorchDispatchMode):
 def micro_batch(objective, sequences):
     g = torch.Generator().manual_seed(sequences)
     lengths = torch.randint(1, 9, (sequences,), generator=g)
-    columns = {name: torch.randn(int(lengths.sum()), generator=g) for name in ("old_log_prob", "ref_log_prob", "advantages", "old_values", "returns")}
+    columns = {
+        name: torch.randn(int(lengths.sum()), generator=g)
+        for name in ("old_log_prob", "ref_log_prob", "advantages", "old_values", "returns")
+    }
     return objective.weigh(lossary.Batch.from_packed(lengths, **columns, group_ids=torch.arange(sequences) // 2))
 
 

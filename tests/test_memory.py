@@ -5,7 +5,7 @@ import io
 import pytest
 import torch
 
-from lossary import Batch, ColumnError, LossaryError, PerToken, advantage_estimator, compose, kl_estimator, policy_loss
+from lossary import Batch, ColumnError, LossaryError, PerToken, SignatureError, advantage_estimator, compose, kl_estimator, policy_loss
 from lossary.batch import SimulatedRanks
 
 KL = [0.2, 0.2, 0.01]
@@ -122,30 +122,37 @@ def test_every_rank_has_the_same_coefficient(where, cut):
         assert seen == pytest.approx(COEF, abs=1e-12)
 
 
-def test_components_may_keep_a_state_and_a_commit_makes_it_current():
-    o = compose({"policy_loss": counting, "advantage": {"use": counting_too, "by": 2.0}})
-    losses, advantages, read = [], [], []
+def test_an_estimator_may_keep_a_state_and_a_commit_makes_it_current():
+    o = compose({"policy_loss": "reinforce", "advantage": {"use": counting_too, "by": 2.0}})
+    advantages, read = [], []
     for taken in (False, True, False, False, True, True):
         estimated = o.estimate(batch(0.0))
-        out = o.loss(o.weigh(estimated), log_prob=torch.ones(10, 1).double())
-        losses.append(out.total.item())
+        o.loss(o.weigh(estimated), log_prob=torch.ones(10, 1).double())
         advantages.append(estimated["advantages"][0].item())
         read.append(o.metrics(estimated)["critic/read"])
         if taken:
             o.commit()
-    assert losses == [0, 0, 1, 1, 1, 2]
     assert advantages == read == [0, 0, 2, 2, 2, 4]
 
 
 def test_a_stateful_component_must_return_its_state():
-    @policy_loss(init=counted)
-    def forgetful(log_prob: PerToken, state) -> PerToken:
+    @advantage_estimator(init=counted)
+    def forgetful(rewards, state):
         """Forget."""
-        return log_prob
+        return rewards
 
-    o = compose({"policy_loss": forgetful})
+    o = compose({"policy_loss": "reinforce", "advantage": forgetful})
     with pytest.raises(ColumnError, match=r"names 'state' and must return \(result, new_state\)"):
-        o.loss(o.weigh(batch(0.0)), log_prob=torch.zeros(10, 1))
+        o.estimate(batch(0.0))
+
+
+def test_a_loss_keeps_no_state_for_it_runs_once_per_micro_batch():
+    with pytest.raises(SignatureError, match="policy_loss must not read 'state'.*once per micro-batch"):
+
+        @policy_loss(init=counted)
+        def remembering(log_prob: PerToken, state):
+            """Depends on the split."""
+            return log_prob, state
 
 
 def test_a_state_is_its_own_copy_in_each_objective():

@@ -135,11 +135,31 @@ def test_every_term_has_a_name_of_its_own():
     assert len({t.metric for t in named.values()}) == 9
 
 
+def reporting(log_prob):
+    """Report what it sees."""
+    return -log_prob, {"seen": log_prob.detach()}
+
+
+def also_reporting(log_prob):
+    """Report under the same name."""
+    return -log_prob, {"seen": log_prob.detach()}
+
+
+def test_no_two_terms_share_a_name_however_they_are_called():
+    def sft_2(log_prob):
+        """Bears the name that a second sft would be given."""
+        return -log_prob
+
+    recipe = {"auxiliary": [{"use": "sft", "coef": 1}, {"use": "sft", "coef": 2}, {"use": sft_2, "coef": 5}]}
+    assert len(terms(recipe)) == 3
+    assert loss_of(recipe, log_prob=[-1.0, -1.0]).total.item() == pytest.approx(8)
+
+
 def test_two_terms_that_report_the_same_name_are_both_seen():
-    recipe = {"policy_loss": "ppo-clip", "entropy": 0.1, "auxiliary": [{"use": "entropy", "coef": 0.2}]}
-    out = loss_of(recipe, old_log_prob=[0.0, 0.0], advantages=[1.0, 1.0], log_prob=[0.0, 0.0], entropy=[1.0, 2.0])
-    assert {"actor/entropy", "actor/entropy_2_entropy", "actor/entropy_loss", "actor/entropy_2_loss"} <= set(out.reports)
-    assert out.total.item() == pytest.approx(-1 - 0.3 * 1.5)
+    kl = [{"use": "k3", "coef": 0.1}, {"use": "k2", "coef": 0.2}]
+    recipe = {"policy_loss": reporting, "kl": kl, "auxiliary": [{"use": also_reporting, "coef": 0.5}]}
+    out = loss_of(recipe, ref_log_prob=[0.0, 0.0], log_prob=[0.0, 0.0])
+    assert {"actor/kl_loss", "actor/kl_1_loss", "actor/seen", "actor/also_reporting_seen"} <= set(out.reports)
 
 
 def test_each_term_may_have_an_aggregation_of_its_own():

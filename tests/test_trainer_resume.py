@@ -183,11 +183,24 @@ def test_lines_that_will_come_again_are_dropped(tmp_path):
     assert RunFolder(tmp_path / "empty").metrics.exists() is False
 
 
-def test_a_metrics_file_that_is_gone_does_not_begin_the_run_anew(whole):
+def test_a_metrics_file_that_is_gone_is_an_error_and_no_lost_history(whole):
     whole.metrics.unlink()
-    run = started_from(whole)
-    assert run.run() == []
-    assert run.step == 4
+    with pytest.raises(LossaryError, match=r"metrics\.jsonl is gone"):
+        started_from(whole)
+
+
+@pytest.mark.parametrize("line", ["[1]", "3", "null", '{"a": 1}', "\udcff"])
+def test_a_damaged_line_before_the_last_is_an_error_with_its_number(line, whole):
+    text = whole.metrics.read_text().splitlines()
+    whole.metrics.write_bytes("\n".join([text[0], line, *text[1:]]).encode(errors="surrogateescape"))
+    with pytest.raises(LossaryError, match=r"metrics\.jsonl:2: no line of metrics"):
+        started_from(whole)
+
+
+def test_settings_of_the_optimizers_come_from_the_recipe_and_its_overrides(whole):
+    run = started_from(whole, "train.steps=5", "train.lr=0.5", "train.weight_decay=0.25")
+    group = run.optimizing.optimizers["actor"].param_groups[0]
+    assert (group["lr"], group["weight_decay"]) == (0.5, 0.25)
 
 
 # ── what cannot be resumed ───────────────────────────────────────────────────────────────────────────────────────────

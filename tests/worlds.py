@@ -20,7 +20,9 @@ class World:
 
         self.log_prob, self.entropy, self.values = log_probs(), -log_probs(), log_probs()
         self.columns: dict[str, Tensor] = {
-            "old_log_prob": (self.log_prob + self.dirty(torch.randn(rows, width, generator=g, dtype=torch.float64) * 0.3, garbage)).to(dtype),
+            "old_log_prob": (self.log_prob + self.dirty(torch.randn(rows, width, generator=g, dtype=torch.float64) * 0.3, garbage)).to(
+                dtype
+            ),
             "rollout_log_prob": log_probs(),
             "ref_log_prob": log_probs(),
             "teacher_log_prob": log_probs(),
