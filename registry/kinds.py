@@ -29,9 +29,13 @@ _CRITIC = ("values", "old_values")
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("policy_loss", "the loss of each token, or of each sequence or group", _LOSS, ("values", "totals", "measured"), True),
+        Kind("policy_loss", "the loss of each token, or of each sequence or group", _LOSS, ("values", "totals", "measured", "state"), True),
         Kind(
-            "value_loss", "the critic's loss of each token", _LOSS, ("log_prob", "entropy", "log_z", "logits", "totals", "measured"), True
+            "value_loss",
+            "the critic's loss of each token",
+            _LOSS,
+            ("log_prob", "entropy", "log_z", "logits", "totals", "measured", "state"),
+            True,
         ),
         Kind(
             "auxiliary_loss",

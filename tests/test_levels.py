@@ -61,7 +61,7 @@ def test_a_group_on_two_ranks_is_refused_by_all_of_them():
     objective, world = composed(best_of_group), World(22)
 
     def work(ranks, rank):
-        with pytest.raises(lossary.ColumnError, match="best-of-group.*more than one rank"):
+        with pytest.raises(lossary.ColumnError, match=r"best-of-group.*more than one rank"):
             lossary.Objective(objective.plan, ranks).weigh(world.batch([[0, 1, 2, 3], [4, 5, 6, 7, 8]][rank]))
         return True
 

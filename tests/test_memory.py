@@ -147,7 +147,7 @@ def test_a_stateful_component_must_return_its_state():
 
 
 def test_a_loss_keeps_no_state_for_it_runs_once_per_micro_batch():
-    with pytest.raises(SignatureError, match="policy_loss must not read 'state'.*once per micro-batch"):
+    with pytest.raises(SignatureError, match=r"policy_loss must not read 'state'.*once per micro-batch"):
 
         @policy_loss(init=counted)
         def remembering(log_prob: PerToken, state):
