@@ -23,12 +23,6 @@ def counted(**_):
     return {"seen": torch.zeros((), dtype=torch.float64)}
 
 
-@policy_loss(scope="token", init=counted)
-def counting(log_prob: PerToken, state):
-    """Weigh by how many steps were taken."""
-    return state["seen"] * log_prob, {"seen": state["seen"] + 1}
-
-
 @advantage_estimator(init=counted)
 def counting_too(rewards, state, *, by: float = 1.0):
     """Give how many rollouts were learned from."""
