@@ -83,19 +83,19 @@ def test_everything_a_decorator_is_told_is_kept():
     def start(like):
         return {"mean": like}
 
-    @policy_loss(
+    @advantage_estimator(
         name="my_loss", aliases=("low_var", "other"), paper="arXiv:1", scope="group", suits={"aggregation": "token-mean"},
         claims=("on-policy-gradient",), init=start,
     )  # fmt: skip
-    def f(log_prob: PerToken, state: Any, *, alpha: float = 0.5) -> tuple[PerToken, dict[str, Any]]:
+    def f(advantages: PerToken, state: Any, *, alpha: float = 0.5) -> tuple[PerToken, dict[str, Any]]:
         """One line.
 
         More of it.
         """
-        return log_prob, state
+        return advantages, state
 
     made = component_of(f)
-    assert made.kind is KINDS["policy_loss"]
+    assert made.kind is KINDS["advantage"]
     assert (made.name, made.aliases, made.paper, made.scope) == ("my-loss", ("low-var", "other"), "arXiv:1", "group")
     assert (made.suits, made.claims, made.init) == ({"aggregation": "token-mean"}, ("on-policy-gradient",), start)
     assert (made.summary, made.doc) == ("One line.", "One line.\n\nMore of it.")
@@ -270,12 +270,12 @@ def test_tasks_and_trackers_read_no_columns(decorator):
 
 
 def test_a_stateful_component_says_its_first_state_and_only_it():
-    def stateful(log_prob, state): ...
+    def stateful(rewards, state): ...
 
-    def plain(log_prob): ...
+    def plain(rewards): ...
 
-    assert "must therefore say init=" in refused(policy_loss, stateful)
-    assert "does not name 'state'" in refused(policy_loss, plain, init=dict)
+    assert "must therefore say init=" in refused(advantage_estimator, stateful)
+    assert "does not name 'state'" in refused(advantage_estimator, plain, init=dict)
 
 
 def test_an_unknown_scope_or_claim_says_what_is_known_and_what_is_nearest():
