@@ -100,7 +100,7 @@ def test_everything_a_decorator_is_told_is_kept():
     assert (made.suits, made.claims, made.init) == ({"aggregation": "token-mean"}, ("on-policy-gradient",), start)
     assert (made.summary, made.doc) == ("One line.", "One line.\n\nMore of it.")
     assert made.stateful
-    assert made.columns == ("log_prob", "state")
+    assert made.columns == ("advantages", "state")
     assert made.place == f"{HERE}:{f.__code__.co_firstlineno}"
     assert made.params().model_dump() == {"alpha": 0.5}
     assert made.distribution == ""
