@@ -33,6 +33,12 @@ class World:
             "group_ids": torch.arange(rows) // 3,
             "truncated": (torch.arange(rows) % 4 == 0).to(dtype),
             "bootstrap_values": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),
+            "turns": torch.arange(width).expand(rows, width) // 3,
+            "turn_rewards": torch.randn(rows, 3, generator=g, dtype=torch.float64).to(dtype),
+            "component_rewards": torch.randn(rows, 2, generator=g, dtype=torch.float64).to(dtype),
+            "baseline_rewards": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),
+            "sum_pi_squared": self.dirty(torch.rand(rows, width, generator=g, dtype=torch.float64), garbage).to(dtype),
+            "prm_log_prob": log_probs(),
         }
 
     def dirty(self, x: Tensor, garbage: float) -> Tensor:

@@ -1,14 +1,13 @@
 """GAE: how far each token beat the critic, with later surprises discounted into it."""
 
 from collections.abc import Mapping
-from typing import Literal
 
-import torch
 from torch import Tensor
 
 from ...batch import Sequences
-from ...registry import ColumnError, PerSequence, PerToken, advantage_estimator
+from ...registry import PerSequence, PerToken, advantage_estimator
 from ...registry.hyper import Discount
+from .critic import Bootstrap, after_last
 
 
 @advantage_estimator(paper="arXiv:1506.02438", scope="sequence")
@@ -21,7 +20,7 @@ def gae(
     *,
     gamma: Discount = 1.0,
     lam: Discount = 1.0,
-    bootstrap: Literal["never", "truncated"] = "never",
+    bootstrap: Bootstrap = "never",
 ) -> Mapping[str, Tensor]:
     r"""Sum the critic's errors backwards; the one estimator here that needs a critic, and that gives it its targets (``returns``).
 
@@ -31,12 +30,7 @@ def gae(
     values are never read. After the last token the value is 0; with ``bootstrap: truncated`` it is ``bootstrap_values`` for sequences
     that the length limit cut, and a missing column raises ``ColumnError``. Equation 16 of the paper.
     """
-    last: Tensor | float = 0.0
-    if bootstrap == "truncated":
-        if truncated is None or bootstrap_values is None:
-            missing = [f"'{n}'" for n, x in (("truncated", truncated), ("bootstrap_values", bootstrap_values)) if x is None]
-            raise ColumnError(f"gae with bootstrap='truncated' also needs {' and '.join(missing)}, which the batch does not bring.")
-        last = torch.where(truncated > 0, bootstrap_values, 0.0)
+    last = after_last("gae", bootstrap, truncated, bootstrap_values)
     surprise = token_rewards + gamma * sequences.next(old_values, last) - old_values
     advantages = sequences.reverse_scan(surprise, gamma * lam)
     return {"advantages": advantages, "returns": advantages + old_values}
