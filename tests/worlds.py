@@ -34,6 +34,7 @@ class World:
             "truncated": (torch.arange(rows) % 4 == 0).to(dtype),
             "bootstrap_values": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),
             "turns": torch.arange(width).expand(rows, width) // 3,
+            "positions": torch.arange(width).expand(rows, width),
             "turn_rewards": torch.randn(rows, 3, generator=g, dtype=torch.float64).to(dtype),
             "component_rewards": torch.randn(rows, 2, generator=g, dtype=torch.float64).to(dtype),
             "baseline_rewards": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),

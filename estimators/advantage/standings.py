@@ -1,0 +1,42 @@
+"""Who stands where in a group: sorted once over all ranks, without a loop and without knowing whose reward is whose."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...batch import Sequences
+
+
+@dataclass(frozen=True)
+class Standings:
+    """All scores of all ranks, group by group and each group from the lowest to the highest."""
+
+    ladder: Sequences
+    """One "sequence" per group, whose places are the ranks in it."""
+    scores: Tensor
+    """``[all]``: the scores in that order."""
+    mine: Tensor
+    """``[S]``: where in that order each sequence of this rank stands; of equal ones, where the first stands."""
+
+    @property
+    def place(self) -> Tensor:
+        """``[S]``: how many of its group stand below each sequence of this rank."""
+        return self.ladder.places.index_select(0, self.mine)
+
+
+def standings(scores: Tensor, sequences: Sequences) -> Standings:
+    """Sort ``scores [S]`` within groups, over all ranks: ``O(n log n)``, and all shapes follow from shapes.
+
+    Equal scores share a place, so whatever is computed from a place must be the same for equals.
+    """
+    size = sequences.group_size().long()
+    groups = torch.arange(size.shape[0], device=size.device)
+    mine = sequences.group_spread(groups)
+    everyone = sequences.ranks.gather(scores)
+    ordered = everyone.sort().values
+    count = everyone.shape[0]
+    key = mine * count + torch.searchsorted(ordered, scores.contiguous())  # (group, score) as one whole number
+    keys, order = sequences.ranks.gather(key).sort()
+    ladder = Sequences.of(size, count)
+    return Standings(ladder, everyone.index_select(0, order), torch.searchsorted(keys, key))
