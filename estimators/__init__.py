@@ -4,23 +4,31 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..registry import hookimpl
+from .advantage.batch_normalise import batch_normalise
+from .advantage.clip_advantages import clip_advantages
 from .advantage.gae import gae
 from .advantage.gae_decoupled import gae_decoupled
 from .advantage.gae_turn import gae_turn
+from .advantage.gdpo import gdpo
 from .advantage.gpg import gpg
+from .advantage.group_normalise import group_normalise
 from .advantage.grpo import grpo
 from .advantage.grpo_leave_one_out import grpo_leave_one_out
 from .advantage.grpo_passk import grpo_passk
+from .advantage.grpo_per_turn import grpo_per_turn
 from .advantage.maxrl import maxrl
+from .advantage.mt_grpo import mt_grpo
 from .advantage.opo import opo
 from .advantage.optimal_token_baseline import optimal_token_baseline
 from .advantage.passk_analytic import passk_analytic
 from .advantage.pkpo import pkpo
+from .advantage.prime import prime
 from .advantage.reinforce_batch_mean import reinforce_batch_mean
 from .advantage.reinforce_plus_plus import reinforce_plus_plus
 from .advantage.reinforce_plus_plus_baseline import reinforce_plus_plus_baseline
 from .advantage.remax import remax
 from .advantage.rloo import rloo
+from .advantage.sequence_whiten import sequence_whiten
 from .advantage.tir_optimal_token_baseline import tir_optimal_token_baseline
 from .advantage.vtrace import vtrace
 from .advantage.whiten import whiten
@@ -43,5 +51,6 @@ def lossary_components() -> Iterable[Callable[..., Any]]:
     best: list[Callable[..., Any]] = [grpo_passk, passk_analytic, pkpo, maxrl]
     token: list[Callable[..., Any]] = [optimal_token_baseline, tir_optimal_token_baseline]
     step: list[Callable[..., Any]] = [reinforce_plus_plus, reinforce_plus_plus_baseline, reinforce_batch_mean, remax]
-    after: list[Callable[..., Any]] = [whiten]
-    return [*kl, *coefficients, *critic, *group, *best, *token, *step, *after]
+    parts: list[Callable[..., Any]] = [gdpo, mt_grpo, grpo_per_turn, prime]
+    after: list[Callable[..., Any]] = [whiten, batch_normalise, group_normalise, sequence_whiten, clip_advantages]
+    return [*kl, *coefficients, *critic, *group, *best, *token, *step, *parts, *after]

@@ -23,6 +23,8 @@ _TAIL = (
     "verl looks for the tail at the column that equals a count of tokens, which holes make wrong; ours asks each column.",
 )
 DELIBERATE: Mapping[str, tuple[str, str]] = {
+    "adv/reinforce/openrlhf/3": ("reads-hole", "OpenRLHF discounts once for each position of a hole; ours only for sampled tokens."),
+    "adv/reinforce/openrlhf/5": ("reads-hole", "OpenRLHF discounts once for each position of a hole; ours only for sampled tokens."),
     "adv/optimal_token_baseline/verl/3": _TAIL,
     "adv/optimal_token_baseline/verl/5": _TAIL,
     "adv/optimal_token_baseline/verl/6": _TAIL,
@@ -221,6 +223,110 @@ def optimal_token_baseline(r: Mapping[str, Any]) -> Pairs:
     return [(k, ours[k], theirs[k][mask > 0]) for k in ("advantages", "returns")]
 
 
+# ── components, turns and process rewards ────────────────────────────────────────────────────────────────────────────
+
+
+def gdpo(r: Mapping[str, Any]) -> Pairs:
+    h, i, theirs = read(r)
+    framework = r["item"].split("/")[2]
+    if framework == "verl":
+        mask, parts = i["response_mask"], torch.stack(list(i["reward_components"].values()), 1)
+        batch = paid(mask, parts[:, 0], "error", group_ids=grouped(i), component_rewards=parts)
+        params = {"weights": h["weights"], "epsilon": h["epsilon"], "singleton": "reward"}
+        return [("advantages", advantage("gdpo", params, batch), theirs["advantages"][mask > 0])]
+    if framework == "nemo":
+        parts = torch.stack(list(i["components"].values()), 1)
+        batch = paid(torch.ones(len(parts), 1), parts[:, 0], "error", group_ids=grouped(i), component_rewards=parts)
+        baseline = "others" if h["use_leave_one_out_baseline"] else "group"
+        params = {"weights": h["reward_weights"], "over": "sequences", "baseline": baseline, "step_epsilon": 0.0}
+        return [("advantages", advantage("gdpo", params, batch), theirs["advantages_per_sample"])]
+    parts, wanted = i["rewards_per_func"], theirs["advantages"]
+    there = ~parts.isnan().any(1)  # a sequence that no function rewarded is not there, and gets 0
+    groups = (torch.arange(len(parts)) // h["num_generations"])[there]
+    batch = paid(torch.ones(len(groups), 1), parts[there, 0], "error", group_ids=groups, component_rewards=parts[there])
+    epsilon = h["eps"] if framework == "trl" else 1e-8
+    params = {"weights": i["reward_weights"].tolist(), "over": "sequences", "epsilon": epsilon, "step_epsilon": epsilon}
+    return [("advantages", advantage("gdpo", params, batch), wanted[there]), ("absent", 0 * wanted[~there], wanted[~there])]
+
+
+def mt_grpo(r: Mapping[str, Any]) -> Pairs:
+    """Their advantages are normalised already: each row meets its mirror image in a group of two, whose mean is 0."""
+    h, i, theirs = read(r)
+    split = i["result_segment_indices"][:, None]
+    mask = i["completion_mask"]
+    segment = torch.cat([torch.zeros(4, 1), (mask[:, 1:] != mask[:, :-1]).double()], 1).cumsum(1)  # they count tools' segments too
+    turns = (segment >= split.clamp(min=0)).long()
+    outcome = torch.where(split[:, 0] > 0, i["outcome_adv"], i["combined_adv"])
+    twice = {"turn_rewards": i["turn_adv"][:, None], "group_ids": torch.arange(4)}
+    twice = {k: torch.cat([v, -v if v.is_floating_point() else v]) for k, v in twice.items()}
+    batch = paid(torch.cat([mask, mask]), torch.cat([outcome, -outcome]), "error", turns=torch.cat([turns, turns]), **twice)
+    ours = advantage("mt-grpo", {"turn_advantage_coef": h["turn_advantage_coef"], "scale": "none"}, batch)
+    wanted = theirs["advantages"][mask > 0]
+    return [("advantages", ours, torch.cat([wanted, -wanted]))]
+
+
+def grpo_per_turn(r: Mapping[str, Any]) -> Pairs:
+    h, i, theirs = read(r)
+    mask, scores = i["response_mask"], r["inputs"]["turn_scores"]
+    table = torch.zeros(len(scores), max(map(len, scores)), dtype=torch.float64)
+    for row, given in enumerate(scores):
+        table[row, : len(given)] = torch.tensor(given, dtype=torch.float64)
+    turns = torch.minimum(runs(mask), torch.tensor([[len(x) - 1] for x in scores]))  # what has no score shares the last one's
+    batch = paid(mask, table[:, 0], "error", group_ids=grouped(i), turn_rewards=table, turns=turns)
+    params = {"gamma": h["gamma"], "scale": "group-std" if h["norm_adv_by_std_in_grpo"] else "none", "epsilon": h["epsilon"]}
+    ours = advantage("grpo-per-turn", {**params, "singleton": "reward"}, batch)
+    return [("advantages", ours, theirs["advantages"][mask > 0])]
+
+
+def prime(r: Mapping[str, Any]) -> Pairs:
+    h, i, theirs = read(r)
+    mask = i["mask"]
+    columns = {"prm_log_prob": i["rm_scores"], "ref_log_prob": torch.zeros_like(mask)}
+    batch = paid(mask, i["gt_scores"].sum(1), "error", group_ids=torch.arange(8) // h["n_samples"], **columns)
+    ours = advantage("prime", {"beta": 1.0, **{k: h[k] for k in ("reward_model_gamma", "verifier_gamma")}}, batch)
+    return [(k, ours[k], theirs[k][mask > 0]) for k in ("advantages", "returns")]
+
+
+# ── normalisers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def openrlhf(r: Mapping[str, Any]) -> Pairs:
+    """Rewards to go with the KL paid token by token, then normalised."""
+    h, i, theirs = read(r)
+    mask = i["action_mask"]
+    batch = paid(mask, i["sample_rewards"], "error", group_ids=grouped(i, h["n_samples_per_prompt"]))
+    rewards = advantage("grpo", {"scale": "none"}, batch) if "baseline" in r["item"] else batch["rewards"]
+    tokens = batch.sequences.place_last(rewards) - h["kl_coef"] * i["kl"][mask > 0]
+    values = torch.zeros_like(tokens)
+    gamma = 1.0 if "baseline" in r["item"] else h["gamma"]
+    returns = advantage("gae", {"gamma": gamma}, batch, token_rewards=tokens, old_values=values)["returns"]
+    ours = advantage("batch-normalise", {"std_norm": not h["no_std_norm"]}, batch, advantages=returns)
+    return [("advantages", ours, theirs["advantages"][mask > 0]), ("returns", returns, theirs["returns"][mask > 0])]
+
+
+def raw_reward(r: Mapping[str, Any]) -> Pairs:
+    _, i, theirs = read(r)
+    batch = paid(i["mask"], i["rewards"], "error")
+    ours = advantage("batch-normalise", {}, batch, advantages=batch.sequences.spread(batch["rewards"]))
+    return [("advantages", ours, theirs["advantages"][i["mask"] > 0])]
+
+
+def areal(r: Mapping[str, Any]) -> Pairs:
+    h, i, theirs = read(r)
+    x = i["x"] if "x" in i else i["r"].reshape(-1, 1)
+    mask = i.get("loss_mask", torch.ones_like(x))
+    batch = Batch.from_padded(mask, advantages=x, group_ids=torch.arange(len(x)) // h["group_size"])
+    params = {k: h[k] or "none" for k in ("mean_level", "std_level")} | {k: h[k] for k in ("mean_leave1out", "std_unbiased")}
+    ours = advantage("group-normalise", {**params, "epsilon": h["eps"]}, batch)
+    return [("y", ours, theirs["y"].reshape(x.shape)[mask > 0])]
+
+
+def sequence_whiten(r: Mapping[str, Any]) -> Pairs:
+    h, i, theirs = read(r)
+    batch = Batch.from_padded(i["mask"], advantages=i["tensor"])
+    return [("y", advantage("sequence-whiten", {"floor": h["eps"]}, batch), theirs["y"][i["mask"] > 0])]
+
+
 FAMILIES: tuple[tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Pairs]], ...] = (
     (("adv/gae/nemo",), gae_decoupled),
     (("adv/agentic_reinforce/",), gae_turn),
@@ -230,6 +336,14 @@ FAMILIES: tuple[tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Pairs]], ..
     (("adv/reinforce_plus_plus/swift/",), swift_baseline),
     (("adv/flash_reinforce/",), flash_reinforce),
     (("adv/remax/",), remax),
+    (("adv/gdpo/", "adv/grpo/swift/gdpo", "adv/grpo/trl/normalize_then_sum/"), gdpo),
+    (("adv/mt_grpo",), mt_grpo),
+    (("adv/grpo_per_step/",), grpo_per_turn),
+    (("adv/prime_rloo",), prime),
+    (("adv/reinforce_baseline/openrlhf", "adv/reinforce/openrlhf"), openrlhf),
+    (("adv/raw_reward/",), raw_reward),
+    (("norm/areal/",), areal),
+    (("norm/masked_normalize/",), sequence_whiten),
     (("adv/grpo_passk/",), grpo_passk),
     (("adv/passk_analytic", "adv/pkpo", "adv/max_rl/"), one_group),
     (("adv/maxrl/",), maxrl),
@@ -239,7 +353,12 @@ FAMILIES: tuple[tuple[tuple[str, ...], Callable[[Mapping[str, Any]], Pairs]], ..
 
 # ── the comparison ───────────────────────────────────────────────────────────────────────────────────────────────────
 
-ROUNDED_INSIDE: Mapping[str, float] = {}
+ROUNDED_INSIDE: Mapping[str, float] = {
+    "adv/grpo/trl/": 1e-7,  # the degrees of freedom are float32
+    "adv/reinforce/openrlhf": 1e-5,  # the count of tokens is float32
+    "adv/reinforce_baseline/openrlhf": 1e-5,  # the same
+    "adv/grpo_per_step/": 1e-5,  # statistics of the group are float32
+}
 """Items whose frameworks round or add an epsilon inside without their notes saying so, and what that costs."""
 
 

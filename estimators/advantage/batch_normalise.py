@@ -1,0 +1,19 @@
+"""Normalisation over the step as OpenRLHF and NeMo do it: with the biased deviation and a floor under it."""
+
+from ...batch import Sequences
+from ...registry import PerToken, advantage_estimator
+from ...registry.hyper import Positive
+
+
+@advantage_estimator(aliases=("advantage_batch_normalize",), scope="step")
+def batch_normalise(advantages: PerToken, sequences: Sequences, *, std_norm: bool = True, floor: Positive = 1e-8) -> PerToken:
+    r"""Give the advantages of the step mean 0 and variance 1 over its tokens; ``whiten`` adds to the variance what is a floor here.
+
+    .. math:: A'_t = \frac{A_t - \mu}{\sqrt{\max(\sigma^2, f)}}
+
+    ``[N]``, without unit; ``std_norm: false`` only shifts. :math:`\mu` and the biased :math:`\sigma^2` are taken over all tokens of all
+    ranks, never over padding. Equal advantages give 0.
+    """
+    _, mean, variance = sequences.moments(advantages, unbiased=False)
+    apart = advantages.to(mean.dtype) - mean
+    return (apart / variance.clamp(min=floor).sqrt() if std_norm else apart).to(advantages.dtype)

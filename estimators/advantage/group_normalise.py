@@ -1,0 +1,57 @@
+"""Normalisation over the tokens of a group, or with the mean from one level and the deviation from another."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...batch import Sequences
+from ...numerics import accumulator, safe_divide
+from ...registry import PerToken, advantage_estimator
+from ...registry.hyper import NonNegative
+
+Over = Literal["group", "batch", "none"]
+
+
+@advantage_estimator(aliases=("group_normalize",), scope="step")
+def group_normalise(
+    advantages: PerToken,
+    sequences: Sequences,
+    *,
+    mean_level: Over = "group",
+    std_level: Over = "group",
+    mean_leave1out: bool = False,
+    std_unbiased: bool = True,
+    epsilon: NonNegative = 1e-5,
+) -> PerToken:
+    r"""Give the advantages of each *group* mean 0 and variance 1 over its tokens, where ``whiten`` does so over the step (AReaL's norm).
+
+    .. math:: A'_t = \frac{A_t - \mu}{\sigma + \epsilon}
+
+    ``[N]``, without unit (``std_level: none``: in units of the advantage). ``mean_leave1out`` leaves the token itself out of the mean,
+    not its sequence. The deviation is that of what is left, around 0. Where a level has a single token its mean left out is 0 and its
+    unbiased deviation 1. Group levels without ``group_ids`` raise ``ColumnError``.
+    """
+    wide = advantages.to(accumulator(advantages))
+    apart = wide
+    if mean_level != "none":
+        count, total = _sums(wide, mean_level, sequences)
+        mean = safe_divide(total, count)
+        if mean_leave1out:
+            mean = safe_divide(torch.where(count > 1, total - wide, 0.0), count - 1)
+        apart = wide - mean
+    if std_level == "none":
+        return apart.to(advantages.dtype)
+    count, square = _sums(apart.square(), std_level, sequences)
+    freedom = count - 1 if std_unbiased else count
+    deviation = torch.where(freedom > 0, safe_divide(square, freedom.clamp(min=0)), 1.0).sqrt()
+    return safe_divide(apart, deviation + epsilon).to(advantages.dtype)
+
+
+def _sums(x: Tensor, level: Over, sequences: Sequences) -> tuple[Tensor, Tensor]:
+    """Return ``(count, sum)`` of each token's level, ``[N]`` each, over all ranks."""
+    if level == "batch":
+        count, mean, _ = sequences.moments(x)
+        return count.expand_as(x), (mean * count).expand_as(x)
+    count, total = sequences.group_sum(sequences.lengths.to(x.dtype)), sequences.group_sum(sequences.sum(x))
+    return sequences.spread(sequences.group_spread(count)), sequences.spread(sequences.group_spread(total))

@@ -1,0 +1,21 @@
+"""Whitening within each sequence: the shape of its advantages stays, their size and sum go."""
+
+from ...batch import Sequences
+from ...numerics import accumulator
+from ...registry import PerToken, advantage_estimator
+from ...registry.hyper import Positive
+
+
+@advantage_estimator(aliases=("masked_normalize",), scope="sequence")
+def sequence_whiten(advantages: PerToken, sequences: Sequences, *, floor: Positive = 1e-8) -> PerToken:
+    r"""Give the advantages of each sequence mean 0 and variance 1 over its tokens, where ``whiten`` does so over the step.
+
+    .. math:: A'_t = \frac{A_t - \mu_i}{\sqrt{\max(\sigma_i^2, f)}}
+
+    ``[N]``, without unit; :math:`\sigma_i^2` is biased. Equal advantages give 0, and so does a single token: after an estimator with one
+    advantage per sequence nothing is left.
+    """
+    wide = advantages.to(accumulator(advantages))
+    apart = wide - sequences.spread(sequences.mean(wide))
+    variance = sequences.mean(apart.square())
+    return (apart / sequences.spread(variance.clamp(min=floor).sqrt())).to(advantages.dtype)
