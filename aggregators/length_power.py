@@ -1,0 +1,18 @@
+"""length-power: anywhere between every token and every sequence weighing the same."""
+
+from ..batch import Sequences
+from ..registry import PerToken, Totals, aggregation
+from ..registry.hyper import Fraction
+
+
+@aggregation
+def length_power(sequences: Sequences, totals: Totals, *, exponent: Fraction = 0.5) -> PerToken:
+    r"""Divide the sum over each sequence by a power of its length: ``seq-mean-token-mean`` at 1, ``seq-mean-token-sum`` at 0.
+
+    .. math:: w_t = \frac{1}{n_i^p\, S}
+
+    ``[N]`` float64; :math:`n_i` is the length of the token's sequence, :math:`S` counts the sequences of all micro-batches and ranks. The
+    size of a step grows with lengths as :math:`n^{1 - p}`.
+    """
+    lengths = sequences.lengths.clamp(min=1).to(totals.sequences.dtype)
+    return sequences.spread(1 / (lengths**exponent * totals.sequences))
