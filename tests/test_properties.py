@@ -16,7 +16,7 @@ from lossary.batch import SimulatedRanks
 from lossary.registry import KINDS, bounds_of
 
 BOOK = lossary.catalog()
-REQUIRED = {"seq-mean-token-sum-norm": {"loss_scale_factor": 5.0}}
+REQUIRED = {"seq-mean-token-sum-norm": {"loss_scale_factor": 5.0}, "constant-divisor": {"divisor": 5.0}}
 AGGREGATIONS = [c.name for c in BOOK if c.kind.name == "aggregation" and c.distribution == "lossary"]
 SLOTS = {"policy_loss": "policy_loss", "kl": "kl", "value_loss": "value_loss", "auxiliary_loss": "auxiliary"}
 

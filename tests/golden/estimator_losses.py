@@ -70,7 +70,10 @@ def weighing(r: Record, width: int) -> Weighing:
     if framework == "roll":
         totals = {"sequences": float(h["global_valid_samples"])} if "global_valid_samples" in h else {}  # left alone it counts all rows
         if mode[0].endswith("norm"):  # divides by the width only, not by the sequences
-            return Weighing(mode[0], {"loss_scale_factor": width}, {"sequences": 1.0})
+            return Weighing("constant-divisor", {"divisor": width})
+        power = {"seq-mean-token-mean": 1.0, "seq-mean-token-sum": 0.0}.get(mode[0])
+        if power is not None:
+            return Weighing("length-power", {"exponent": power}, totals, empty="count")
         return Weighing(mode[0], {}, totals, empty="count")
     if framework == "skyrl":
         name = {"token_mean_legacy": "token-mean", "sequence_mean": "seq-mean-token-mean", "prompt_mean": "group-mean"}.get(mode[0])
@@ -96,7 +99,9 @@ def weighing(r: Record, width: int) -> Weighing:
         "sequence-mean-token-mean": Weighing("seq-mean-token-mean"),
         "sequence-mean-token-scale": Weighing("seq-mean-token-sum-norm", {"loss_scale_factor": h.get("norm", width)}),
         "seq-mean-token-sum": Weighing("seq-mean-token-sum"),
-        "sequence-mean-token-sum-norm": Weighing("token-sum", times=1 / h["norm"]) if "norm" in h else Weighing("seq-mean-token-sum"),
+        "sequence-mean-token-sum-norm": Weighing("constant-divisor", {"divisor": h["norm"]})
+        if "norm" in h
+        else Weighing("seq-mean-token-sum"),
     }[h["mode"]]
 
 
@@ -139,7 +144,8 @@ def value_loss(r: Record) -> Pairs:
         w = Weighing(h["loss_agg_mode"])
     if framework == "skyrl":
         w = Weighing("seq-mean-token-mean", empty="count")
-    per_token, report = call("value_loss", "clipped-mse", {"cliprange_value": h[names[4]]}, batch)
+    huber = {"delta": h["huber_delta"]} if h.get("loss_fn_type") == "huber" else {}
+    per_token, report = call("value_loss", "huber" if huber else "clipped-mse", {"cliprange_value": h[names[4]], **huber}, batch)
     loss = (weights(w, batch) * per_token).sum()
     loss.backward()
     assert leaf.grad is not None

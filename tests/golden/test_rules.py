@@ -334,9 +334,9 @@ def test_a_mean_is_what_it_says() -> None:
     assert weighed(found["group-mean"], x, mask, {}, [0, 0, 1, 1]) == pytest.approx(2.8)
     assert weighed(found["group-mean"], x, mask, {}, [5, 3, 5, 3]) == pytest.approx((16 / 5 + 8 / 3) / 2)
     for c in found.values():  # nothing sampled at all, and nothing in one of the rows or groups
-        params = norm if c.params.model_fields else {}
+        params = {"seq-mean-token-sum-norm": norm, "constant-divisor": {"divisor": 8}, "length-power": {"exponent": 0.5}}.get(c.name, {})
         assert weighed(c, [[1.0, 2.0], [3.0, 4.0]], [[0, 0], [0, 0]], params) == 0
-        assert weighed(c, [[1.0, 2.0], [3.0, 5.0]], [[0, 0], [1, 1]], params) in (4.0, 8.0, 1.0)
+        assert weighed(c, [[1.0, 2.0], [3.0, 5.0]], [[0, 0], [1, 1]], params) in (4.0, 8.0, 1.0, pytest.approx(8 / 2**0.5))
 
 
 def test_the_fixed_length_must_be_said() -> None:
