@@ -2,11 +2,21 @@
 
 from itertools import combinations
 from math import comb
+from typing import Any
 
 import pytest
 import torch
 from golden.estimator_advantages import paid, to_go
 from golden.estimator_zoo import advantage, single
+from golden.records import COMPONENTS, call
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_map_only
+from worlds import World
+
+from lossary.batch import Batch
+from lossary.registry import ColumnError, Component
+
+ESTIMATORS = [c for (kind, _), c in COMPONENTS.items() if kind == "advantage"]
 
 
 def binomial(n: int, k: int) -> int:
@@ -100,3 +110,80 @@ def test_gae_by_the_turn_by_a_plain_loop(bootstrap: str) -> None:
             found.append(rest)
         want += found[::-1]
     torch.testing.assert_close(ours, torch.tensor(want, dtype=torch.float64), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("component", ESTIMATORS, ids=lambda c: c.name)
+def test_an_estimator_runs_where_there_is_no_data_to_look_at(component: Component) -> None:
+    """Fake tensors have shapes but no values, so no shape and no branch depends on one."""
+    world = World(3)
+    batch = world.batch(token_rewards=world.columns["returns"] * world.mask)
+    mode = FakeTensorMode()
+
+    def fake(tree: Any) -> Any:
+        return tree_map_only(torch.Tensor, mode.from_tensor, tree)
+
+    given = [
+        batch.sequences if i.name == "sequences" else batch.column(i.name, i.level) if i.name in batch else None for i in component.inputs
+    ]
+    with mode:
+        made = component.function(*fake(given), **component.params().model_dump())
+        sizes = {x.shape[0] for x in (made.values() if isinstance(made, dict) else [made])}
+    assert sizes <= {int(world.mask.sum()), len(world.mask)}
+
+
+@pytest.mark.parametrize("component", ESTIMATORS, ids=lambda c: c.name)
+def test_an_estimator_of_nothing_gives_nothing(component: Component) -> None:
+    """Rows without a single sampled token: no NaN, no error."""
+    world = World(4)
+    world.mask[:] = False
+    batch = world.batch(token_rewards=world.columns["returns"] * world.mask)
+    given = [
+        batch.sequences if i.name == "sequences" else batch.column(i.name, i.level) if i.name in batch else None for i in component.inputs
+    ]
+    made = component.function(*given, **component.params().model_dump())
+    assert all(x.isfinite().all() for x in (made.values() if isinstance(made, dict) else [made]))
+
+
+@pytest.mark.parametrize("delta", [0.5, 10.0])
+def test_huber_by_its_two_branches(delta: float) -> None:
+    values = torch.linspace(-30, 30, 61, dtype=torch.float64, requires_grad=True)
+    zero = torch.zeros(61, dtype=torch.float64)
+    batch = Batch.from_packed([61], values=values, old_values=zero, returns=zero)
+    loss, _ = call("value_loss", "huber", {"delta": delta, "cliprange_value": None}, batch)
+    loss.sum().backward()
+    want = [0.5 * v * v if abs(v) <= delta else delta * (abs(v) - delta / 2) for v in values.tolist()]
+    torch.testing.assert_close(loss.detach(), torch.tensor(want, dtype=torch.float64), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(values.grad, values.detach().clamp(-delta, delta), rtol=1e-12, atol=1e-12)
+
+
+def test_dft_and_positive_nll_by_hand() -> None:
+    log_prob = torch.tensor([[-1.0, -2.0], [-3.0, -0.5]], dtype=torch.float64, requires_grad=True)
+    batch = Batch.from_padded(torch.ones(2, 2), log_prob=log_prob, rewards=torch.tensor([1.0, 0.0], dtype=torch.float64))
+    loss = call("auxiliary_loss", "dft", {}, batch)
+    loss.sum().backward()
+    p = log_prob.detach().exp()
+    torch.testing.assert_close(loss.detach(), (-p * log_prob.detach()).flatten())
+    torch.testing.assert_close(log_prob.grad, -p)
+    loss, report = call("auxiliary_loss", "positive-nll", {}, batch)
+    assert loss.tolist() == [1.0, 2.0, 0.0, 0.0]
+    assert report["positive_nll"].where.tolist() == [True, True, False, False]
+
+
+def test_clipped_advantages_are_clipped() -> None:
+    batch = Batch.from_packed([3], advantages=torch.tensor([-9.0, 0.5, 9.0]))
+    assert advantage("clip-advantages", {"advantage_clip": 2.0}, batch).tolist() == [-2.0, 0.5, 2.0]
+
+
+def test_mt_grpo_compares_a_turn_with_those_who_had_it() -> None:
+    """The second sequence has no second turn, so the 100 that pads its table counts for nobody."""
+    mask, turns = torch.tensor([[1, 1], [1, 0], [1, 1]]), torch.tensor([[0, 1]] * 3)
+    table = torch.tensor([[1.0, 4.0], [2.0, 100.0], [3.0, 6.0]], dtype=torch.float64)
+    zero = torch.zeros(3, dtype=torch.float64)
+    batch = paid(mask, zero, "error", group_ids=[0, 0, 0], turn_rewards=table, turns=turns)
+    assert advantage("mt-grpo", {"scale": "none"}, batch).tolist() == [-1.0, -1.0, 0.0, 1.0, 1.0]
+
+
+def test_gdpo_needs_a_weight_for_each_component() -> None:
+    batch = single(torch.zeros(2, dtype=torch.float64), 2, component_rewards=torch.zeros(2, 3, dtype=torch.float64))
+    with pytest.raises(ColumnError, match="gdpo has 2 weights, but 'component_rewards' has 3 components"):
+        advantage("gdpo", {"weights": [1.0, 2.0]}, batch)

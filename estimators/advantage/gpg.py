@@ -20,9 +20,9 @@ def gpg(
 ) -> PerSequence:
     r"""Scale what is left of ``grpo`` without a deviation by how few sequences teach anything: a step of mostly tied groups loses no size.
 
-    .. math:: A_i = \frac{\alpha}{F} \Bigl(s_i - \operatorname{mean}_g s\Bigr), \qquad \alpha = \frac{B}{\#\{\text{sequences that count}\}}
+    .. math:: A_i = \frac{\alpha}{F} \Bigl(s_i - \operatorname{mean}_g s\Bigr), \qquad \alpha = \frac{B}{C}
 
-    ``[S]``, in units of the reward (over ``f_norm``); :math:`B` counts all sequences of the step. Those count whose group is not tied, or
+    ``[S]``, in units of the reward (over ``f_norm``); of the :math:`B` sequences of the step :math:`C` count: those whose group is not tied, or
     as in verl those whose reward is not 0 (``nonzero-rewards``, where rewards of -1 and 1 always give :math:`\alpha = 1`). Where none counts
     all is 0. Ties and singletons as in ``grpo``. A batch without ``group_ids`` raises ``ColumnError``.
     """
