@@ -1,8 +1,26 @@
 """Primitives that algorithms, estimators and corrections share: pure functions of tensors, each with its gradient thought through."""
 
-from .ratio import bounded, bounded_log_ratio, clipped_surrogate
+from .bernoulli import binary_kl, probability_shift
+from .quantile import quantile, segment_quantile
+from .ratio import bounded, bounded_log_ratio, capped, clipped_surrogate, scored
 from .scan import scan
+from .score import score_loss
 from .straight_through import straight_through
 from .sums import accumulator, safe_divide
 
-__all__ = ["accumulator", "bounded", "bounded_log_ratio", "clipped_surrogate", "safe_divide", "scan", "straight_through"]
+__all__ = [
+    "accumulator",
+    "binary_kl",
+    "bounded",
+    "bounded_log_ratio",
+    "capped",
+    "clipped_surrogate",
+    "probability_shift",
+    "quantile",
+    "safe_divide",
+    "scan",
+    "score_loss",
+    "scored",
+    "segment_quantile",
+    "straight_through",
+]

@@ -20,7 +20,9 @@ class World:
 
         self.log_prob, self.entropy, self.values = log_probs(), -log_probs(), log_probs()
         self.columns: dict[str, Tensor] = {
-            "old_log_prob": (self.log_prob + self.dirty(torch.randn(rows, width, generator=g, dtype=torch.float64) * 0.3, garbage)).to(dtype),
+            "old_log_prob": (self.log_prob + self.dirty(torch.randn(rows, width, generator=g, dtype=torch.float64) * 0.3, garbage)).to(
+                dtype
+            ),
             "rollout_log_prob": log_probs(),
             "ref_log_prob": log_probs(),
             "teacher_log_prob": log_probs(),
@@ -31,6 +33,9 @@ class World:
             "group_ids": torch.arange(rows) // 3,
             "truncated": (torch.arange(rows) % 4 == 0).to(dtype),
             "bootstrap_values": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),
+            "log_z": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),
+            "noise": self.dirty(torch.rand(rows, width, generator=g, dtype=torch.float64), garbage).to(dtype),
+            "turns": torch.arange(width).expand(rows, width) // 3,
         }
 
     def dirty(self, x: Tensor, garbage: float) -> Tensor:
