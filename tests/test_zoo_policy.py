@@ -28,6 +28,7 @@ DELIBERATE: Mapping[str, tuple[str, str]] = {
 ELSEWHERE: Mapping[str, str] = {
     "gmpo/token_tis/verl/": "a correction against the mismatch between sampler and trainer, which is another component's",
     "gmpo/entropy0.5/trl/": "a selection of tokens by entropy inside the mean",
+    "decoupled_ppo/decoupled_seq_k3_max/areal/": "a rejection by the largest k3 of a sequence, which is a correction's",
 }
 """Records that are not made by a policy loss alone, by beginning of an id: what makes them."""
 
@@ -133,9 +134,72 @@ def rec(r: Mapping[str, Any]) -> Plan:
     return Plan("rec", {"clip_mode": "none", "log_ratio_bound": None, **r["hyperparameters"]}, r["agg"], empty="count")
 
 
+def cispo(r: Mapping[str, Any]) -> Plan:
+    h = r["hyperparameters"]
+    if r["framework"] == "verl":
+        metrics = {"pg_clipfrac": "actor/pg_clipfrac", "ppo_kl": "actor/ppo_kl"}
+        return Plan("cispo", h, r["agg"], metrics=metrics)
+    if r["framework"] == "trl":
+        return Plan("cispo", {"imp_ratio_cap": h["epsilon_high"], "log_ratio_bound": None}, **of_trl(r))
+    if r["framework"] == "skyrl":
+        columns = {"old_log_prob": column("rollout_log_prob")} if "cispo" in h else {}
+        return Plan("cispo", {"clip_ratio_low": 1.0, "clip_ratio_high": 4.0}, SKYRL[r["agg"]], columns=columns, empty="count")
+    if r["framework"] == "slime":
+        return Plan(
+            "cispo", {"clip_ratio_low": h["eps_clip"], "clip_ratio_high": h["eps_clip_high"], "log_ratio_bound": None}, "token-mean"
+        )
+    if r["framework"] == "roll":
+        bounds = {"clip_ratio_low": h["cispo_epsilon_low"], "clip_ratio_high": h["cispo_epsilon_high"]}
+        return Plan("cispo", {**bounds, "log_ratio_bound": None}, r["agg"])
+    return Plan("cispo", {"clip_ratio_low": 1.0, "clip_ratio_high": 0.28, "mask_clipped": h.get("enable_mask_clip", False)}, r["agg"])
+
+
+def rollout_is(r: Mapping[str, Any]) -> Plan:
+    h = r["hyperparameters"]
+    return Plan("rollout-is", {"clip_ratio_low": h["eps_clip_low"], "clip_ratio_high": h["eps_clip_high"]}, SKYRL[r["agg"]])
+
+
+def tis_pg(r: Mapping[str, Any]) -> Plan:
+    return Plan("tis", {**r["hyperparameters"], "log_ratio_bound": None}, r["agg"])
+
+
+def topr(r: Mapping[str, Any]) -> Plan:
+    positive = "reward" if r["framework"] == "roll" else "advantage"
+    return Plan("topr", {"importance_sampling_level": "token", "positive_by": positive, "log_ratio_bound": None}, r["agg"])
+
+
+def dro(r: Mapping[str, Any]) -> Plan:
+    h = r["hyperparameters"]
+    beta = h["policy_loss"]["dro_beta"] if r["mode"] == "dro" else h["kimi15_tau"]
+    return Plan("dro", {"dro_beta": beta}, r["agg"], metrics={"ppo_kl": "actor/ppo_kl"} if r["mode"] == "dro" else {})
+
+
+def opmd(r: Mapping[str, Any]) -> Plan:
+    return Plan("opmd", r["hyperparameters"], r["agg"])
+
+
+def vespo(r: Mapping[str, Any]) -> Plan:
+    return Plan("vespo", {"rollout_is_threshold": 3.0} if "vllm_is" in r["hyperparameters"] else {}, **of_trl(r))
+
+
+def decoupled_ppo(r: Mapping[str, Any]) -> Plan:
+    h = r["hyperparameters"]["rejection_sampling"]
+    params = {
+        "clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "behav_imp_weight_cap": h["upper"], "behav_imp_weight_floor": h["lower"] or 0.0,
+        "action": h["action"], "importance_sampling_level": h["level"], "log_ratio_bound": None,
+    }  # fmt: skip
+    return Plan("decoupled-ppo", params, "token-mean")
+
+
+def prime_rl(r: Mapping[str, Any]) -> Plan:
+    use = {"prime_rl_default": "prime-rl", "prime_rl_ipo": "prime-ipo"}[r["mode"]]
+    return Plan(use, {**r["hyperparameters"], "log_ratio_bound": None}, "token-mean")
+
+
 PLANS: Mapping[str, Callable[[Mapping[str, Any]], Plan]] = {
     "two_sided_delta": two_sided_delta, "luspo": luspo, "gmpo": gmpo, "aspo": aspo, "dppo_tv": dppo, "dppo_kl": dppo, "sapo": sapo,
-    "spo_sppo": sppo, "rec": rec,
+    "spo_sppo": sppo, "rec": rec, "cispo": cispo, "rollout_is(icepop)": rollout_is, "tis_pg": tis_pg, "topr": topr, "dro": dro, "kimi15": dro,
+    "opmd": opmd, "vespo": vespo, "decoupled_ppo": decoupled_ppo, "prime_rl_default": prime_rl, "prime_rl_ipo": prime_rl,
 }  # fmt: skip
 
 
