@@ -19,9 +19,26 @@ RECORDS: Mapping[str, Any] = {r["id"]: r for r in GOLDEN["records"]}
 BOOK = {(c.kind.name, c.name): c for c in lossary.catalog() if c.distribution == "lossary"}
 REASONS = ("framework-bug", "counts-padding", "reads-hole", "split-dependent", "unclamped")
 
+_ROUNDED = "TRL compares entropies with a threshold rounded to float32 and so drops the token that is the threshold; ours keeps it."
+
 DELIBERATE: Mapping[str, tuple[str, str]] = {
     "sapo/trinity(detached gate!)/": ("framework-bug", "Trinity detaches the gate, which turns its falling weight into a rising one."),
     "gmpo/eps0.4/trl/extreme_6x8/": ("counts-padding", "A row without any token has the loss -A in TRL's GMPO; ours has none."),
+    "gvpo/verl-recipe/extreme_6x8/": (
+        "framework-bug",
+        "A row without any token makes the recipe's loss 0/0; ours leaves it out of its group.",
+    ),
+    "real/ms-swift/extreme_6x8/": (
+        "counts-padding",
+        "A row without any token stands for a bad answer in ms-swift; in ours it is no answer.",
+    ),
+    "flowrl/verl-recipe/extreme_6x8/": (
+        "counts-padding",
+        "A row without any token has the loss log_z squared in the recipe; ours has none.",
+    ),
+    "a2po/trl/extreme_6x8/": ("counts-padding", "A row without any token has a loss in TRL's A2PO; ours has none."),
+    "high_entropy_mask/rho0.2/trl/ragged_4x6/": ("framework-bug", _ROUNDED),
+    "high_entropy_mask/rho0.5/trl/extreme_6x8/": ("framework-bug", _ROUNDED),
 }
 """Records that differ on purpose, by beginning of an id: ``(reason, what differs)``."""
 
@@ -48,6 +65,8 @@ class Plan:
     metrics: Mapping[str, str] = field(default_factory=dict)
     empty: str = "drop"
     scale: float = 1.0
+    mask: str = ""
+    """The record holds a mask of kept tokens; the measure in which ours says which it dropped."""
 
 
 VERL = {"pg_clipfrac": "actor/pg_clipfrac", "ppo_kl": "actor/ppo_kl"}
@@ -196,10 +215,121 @@ def prime_rl(r: Mapping[str, Any]) -> Plan:
     return Plan(use, {**r["hyperparameters"], "log_ratio_bound": None}, "token-mean")
 
 
+def clip_cov(r: Mapping[str, Any]) -> Plan:
+    h = r["hyperparameters"]
+    cov = h["policy_loss"] if r["framework"] == "verl" else {k.replace("clip_ratio", "clip_cov_ratio"): v for k, v in h["clip_cov"].items()}
+    bounds = {k: h.get(k, 0.2) for k in ("clip_ratio_low", "clip_ratio_high")}
+    columns: dict[str, Callable[[Mapping[str, Tensor]], Tensor]] = {}
+    if "recipe_defaults" in r["id"]:  # the token that theirs drew has the gradient 0
+        columns["noise"] = lambda case: (case["grad"] != 0).double()
+    if r["agg"] == "token_mean":  # theirs divides the advantages by the number of tokens, covariances included
+        columns["advantages"] = lambda case: case["advantages"] / case["response_mask"].sum()
+    aggregation = "token-sum" if r["framework"] == "skyrl" else r["agg"]
+    metrics = {"ppo_kl": "actor/ppo_kl"} if r["framework"] == "verl" else {}
+    return Plan("clip-cov", {**cov, **bounds, "log_ratio_bound": None}, aggregation, columns=columns, metrics=metrics)
+
+
+def kl_cov(r: Mapping[str, Any]) -> Plan:
+    h = r["hyperparameters"]
+    if r["framework"] == "verl":
+        return Plan("kl-cov", {**h["policy_loss"], "log_ratio_bound": None}, r["agg"], metrics={"ppo_kl_abs": "actor/ppo_kl"})
+    columns = {"advantages": lambda case: case["advantages"] / case["response_mask"].sum()} if r["agg"] == "token_mean" else {}
+    params = {"kl_cov_ratio": h["kl_cov"]["kl_cov_frac"], "ppo_kl_coef": h["kl_cov"]["ppo_kl_coef"], "log_ratio_bound": None}
+    return Plan("kl-cov", params, "token-sum", columns=columns)
+
+
+def fipo(r: Mapping[str, Any]) -> Plan:
+    h = dict(r["hyperparameters"])
+    return Plan(
+        "fipo", {"clip_ratio_low": h.pop("epsilon"), "clip_ratio_high": h.pop("epsilon_high"), **h, "log_ratio_bound": None}, "token-mean"
+    )
+
+
+def real(r: Mapping[str, Any]) -> Plan:
+    return Plan("real", {"real_tau": r["hyperparameters"]["real_tau"]}, "group-mean")
+
+
+def gvpo(r: Mapping[str, Any]) -> Plan:
+    return Plan("gvpo", {"beta": r["hyperparameters"]["beta"]}, "seq-mean-token-mean", totals={"sequences": r["hyperparameters"]["n"]})
+
+
+def flowrl(r: Mapping[str, Any]) -> Plan:
+    h = r["hyperparameters"]
+    columns = {"log_z": lambda case: torch.full_like(case["response_mask"][:, 0], h["log_z"])}
+    params = {"flowrl_beta_coef": h["flowrl_beta_coef"], "log_ratio_bound": None}
+    return Plan("flowrl", params, "seq-mean-token-mean", columns=columns, empty="count")
+
+
+def segment_ratio(r: Mapping[str, Any]) -> Plan:
+    def turns(case: Mapping[str, Tensor]) -> Tensor:
+        return (case["response_mask"] == 0).cumsum(1)
+
+    bounds = {"clip_ratio_low": r["hyperparameters"]["pg_clip"], "clip_ratio_high": r["hyperparameters"]["pg_clip"]}
+    return Plan("segment-ratio", {**bounds, "log_ratio_bound": None}, r["agg"], columns={"turns": turns})
+
+
+def high_entropy(r: Mapping[str, Any]) -> Plan:
+    h = r["hyperparameters"]
+    params = {"clip_ratio_low": h["epsilon"], "clip_ratio_high": h.get("epsilon_high", h["epsilon"])}
+    return Plan("high-entropy", {**params, "top_entropy_quantile": h["top_entropy_quantile"], "log_ratio_bound": None}, **of_trl(r))
+
+
+def opsm(r: Mapping[str, Any]) -> Plan:
+    h = r["hyperparameters"]
+    anchor = "rollout_log_prob" if "vs_rollout" in r["id"] else "old_log_prob"
+    columns = {"rollout_log_prob": column(anchor)}
+    if r["framework"] == "trl":
+        params = {"opsm_delta": h["off_policy_mask_threshold"], "clip_ratio_low": h["epsilon"], "clip_ratio_high": h["epsilon"]}
+        return Plan("opsm", {**params, "log_ratio_bound": None}, columns=columns, **of_trl(r))
+    return Plan("opsm", {"opsm_delta": h["opsm_delta"]}, "token-sum", columns=columns, mask="opsm_clipfrac")
+
+
+def m2po(r: Mapping[str, Any]) -> Plan:
+    return Plan("m2po", r["hyperparameters"], "token-sum", mask="m2_dropfrac")
+
+
+def a2po(r: Mapping[str, Any]) -> Plan:
+    return Plan("a2po", r["hyperparameters"], "seq-mean-token-mean", empty="count")
+
+
+def opd(r: Mapping[str, Any]) -> Plan:
+    h = r["hyperparameters"]
+    if r["framework"] == "verl":
+        return Plan("opd", {"loss_max_clamp": h["loss_max_clamp"]}, r["agg"], metrics=VERL)
+    if h["rl_loss_weight"] == 0:
+        columns = {"advantages": lambda case: case["teacher_log_prob"] - case["log_prob"]}
+        return Plan("importance-sampling", {"log_ratio_bound": None}, r["agg"], columns=columns, scale=h["distill_loss_weight"])
+    terms = (("kl", "k1", {"log_ratio_bound": None}, h["distill_loss_weight"]),)
+    bounds = {"clip_ratio_low": h["eps_clip"], "clip_ratio_high": h["eps_clip"], "log_ratio_bound": None}
+    return Plan("ppo-clip", bounds, r["agg"], columns={"ref_log_prob": column("teacher_log_prob")}, terms=terms)
+
+
+def sdpo(r: Mapping[str, Any]) -> Plan:
+    return Plan("sdpo", {"is_clip": r["hyperparameters"]["is_clip"]}, "token-mean")
+
+
+def iw_opd(r: Mapping[str, Any]) -> Plan:
+    sampler = column("log_prob") if "onpolicy" in r["id"] else column("old_log_prob")
+    return Plan("iw-opd", r["hyperparameters"], "token-mean", columns={"rollout_log_prob": sampler})
+
+
+def prime_ref_kl(r: Mapping[str, Any]) -> Plan:
+    return Plan("prime-ref-kl", {**r["hyperparameters"], "log_ratio_bound": None}, "token-mean")
+
+
+def bapo(r: Mapping[str, Any]) -> Plan:
+    params = {k: v for k, v in r["hyperparameters"].items() if k != "eps"}
+    theirs = {**VERL, "pg_clipfrac_lower": "pg_clipfrac_lower", "bapo/clip_low": "clip_low", "bapo/clip_high": "clip_high"}
+    return Plan("bapo", params, r["agg"], metrics={k: v.removeprefix("actor/") for k, v in theirs.items()})
+
+
 PLANS: Mapping[str, Callable[[Mapping[str, Any]], Plan]] = {
     "two_sided_delta": two_sided_delta, "luspo": luspo, "gmpo": gmpo, "aspo": aspo, "dppo_tv": dppo, "dppo_kl": dppo, "sapo": sapo,
     "spo_sppo": sppo, "rec": rec, "cispo": cispo, "rollout_is(icepop)": rollout_is, "tis_pg": tis_pg, "topr": topr, "dro": dro, "kimi15": dro,
     "opmd": opmd, "vespo": vespo, "decoupled_ppo": decoupled_ppo, "prime_rl_default": prime_rl, "prime_rl_ipo": prime_rl,
+    "clip_cov": clip_cov, "kl_cov": kl_cov, "fipo": fipo, "real": real, "gvpo": gvpo, "flowrl": flowrl, "segment_ratio": segment_ratio,
+    "high_entropy_mask": high_entropy, "off_policy_seq_mask": opsm, "m2po_mask": m2po, "a2po": a2po, "opd_pg_k1": opd, "opd_kdrl": opd,
+    "sdpo_sampled_token": sdpo, "iw_opd": iw_opd, "prime_rl_ref_kl": prime_ref_kl, "bapo": bapo,
 }  # fmt: skip
 
 
@@ -246,7 +376,7 @@ def call(kind: str, name: str, params: Mapping[str, Any], batch: Batch, totals: 
 
 
 def run(r: Mapping[str, Any], plan: Plan) -> tuple[Tensor, Tensor, Mapping[str, Tensor]]:
-    """Return loss, gradient and metrics."""
+    """Return loss, gradient and what the metrics are means of."""
     batch, leaf = batch_of(r, plan)
     totals = totals_of(batch, plan)
     weight = call("aggregation", plan.aggregation, {}, batch, totals)
@@ -260,7 +390,7 @@ def run(r: Mapping[str, Any], plan: Plan) -> tuple[Tensor, Tensor, Mapping[str, 
             w = batch.sequences.group_sum(w) if level is Level.GROUP else w
             loss = torch.where(w != 0, loss, 0.0)
         total = total + plan.scale * coef * (w * loss).sum()
-        metrics.update({key: x.x.double().mean() if x.where is None else x.x[x.where].double().mean() for key, x in report.items()})
+        metrics.update({key: x.x.double() if x.where is None else x.x[x.where].double() for key, x in report.items()})
     total.backward()
     return total.detach(), leaf.grad, metrics
 
@@ -283,11 +413,15 @@ def differences(r: Mapping[str, Any]) -> list[str]:
         except AssertionError:
             found.append(f"{what}: {got.tolist()} for {wanted.tolist()}")
 
+    if plan.mask:
+        theirs = tensor(r["loss_per_token"])
+        compare("mask", 1 - metrics[plan.mask], theirs[~theirs.isnan()])
+        return found
     compare("loss", loss, tensor(r["loss"]))
     if r["grad_log_prob"] is not None:
         compare("grad_log_prob", grad, tensor(r["grad_log_prob"]))
     for mine, theirs in plan.metrics.items():
-        compare(mine, metrics[mine], tensor(r["metrics"][theirs]))
+        compare(mine, metrics[mine].mean(), tensor(r["metrics"][theirs]))
     return found
 
 

@@ -6,7 +6,7 @@ from ...registry.hyper import Fraction, LogRatioBound, NonNegative
 from .prime_rl import held_surrogate
 
 
-@policy_loss(scope="token", claims=("on-policy-gradient",))
+@policy_loss(scope="token")
 def prime_ipo(
     log_prob: PerToken,
     rollout_log_prob: PerToken,

@@ -7,7 +7,7 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import Fraction, LogRatioBound, NonNegative
 
 
-@policy_loss(aliases=("prime-rl-default",), paper="arXiv:2602.04879", scope="token", claims=("on-policy-gradient",))
+@policy_loss(aliases=("prime-rl-default",), paper="arXiv:2602.04879", scope="token")
 def prime_rl(
     log_prob: PerToken,
     rollout_log_prob: PerToken,

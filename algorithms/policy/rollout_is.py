@@ -5,7 +5,7 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
 
-@policy_loss(aliases=("icepop",), paper="arXiv:2602.15763", scope="token", claims=("on-policy-gradient",))
+@policy_loss(aliases=("icepop",), paper="arXiv:2602.15763", scope="token")
 def rollout_is(
     log_prob: PerToken,
     rollout_log_prob: PerToken,
