@@ -13,7 +13,7 @@ from .layout import Layout, upload
 from .sequences import Sequences
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Batch:
     """Packed columns and the sequences they belong to; immutable, every method returns a new one.
 
@@ -124,6 +124,11 @@ class Batch:
     def __len__(self) -> int:
         """Return how many sequences there are."""
         return len(self.lengths)
+
+    def __repr__(self) -> str:
+        """Return its size and the names of its columns: the tensors themselves would fill a screen."""
+        said = f"{len(self)} sequences, {self.sequences.index.shape[0]} tokens, {len(set(self.groups))} groups"
+        return f"<Batch: {said}{', weighed' if self.totals is not None else ''}; {', '.join(self.columns)}>"
 
     def __contains__(self, name: str) -> bool:
         return name in self.columns

@@ -51,6 +51,8 @@ def cross(
     outside: Outside, given: Mapping[str, Any], *, names: str, fields: Iterable[Column], masked_rewards: str, per_sequence: Iterable[str]
 ) -> Packed:
     """Check every column, look at the device once, and pack."""
+    if torch.is_inference_mode_enabled():
+        raise ColumnError("a batch made under torch.inference_mode() cannot take part in a loss; make it outside, or use torch.no_grad().")
     if masked_rewards not in ("error", "drop", "to-sequence"):
         raise ColumnError(f"masked_rewards={masked_rewards!r}: say 'error', 'drop' or 'to-sequence'.")
     vocabulary = Vocabulary().extended(fields)

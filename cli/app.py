@@ -1,5 +1,6 @@
 """Commands. Nothing heavy is imported before a command needs it."""
 
+import io
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +9,9 @@ import typer
 
 from .. import __version__
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="A glossary of losses: list, look up, check and train.")
+app = typer.Typer(
+    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="A glossary of losses: list, look up, check and train."
+)
 Json = Annotated[bool, typer.Option("--json", help="Print what a machine may read.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as a.b=value, e.g. policy_loss.clip_ratio_high=0.3")]
 
@@ -56,7 +59,8 @@ def train(
     from .training import train_recipe
 
     if resume is not None and recipe is not None and "=" in recipe:  # without a recipe the first override stands in its place
-        recipe, overrides = None, [recipe, *(overrides or [])]
+        overrides = [recipe, *(overrides or [])]
+        recipe = None
     if (recipe is None) == (resume is None):
         print("lossary: say either a recipe or --resume RUN.", file=sys.stderr)
         raise typer.Exit(2)
@@ -65,6 +69,9 @@ def train(
 
 def main() -> None:
     """Run, and turn our own errors into one paragraph on stderr and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a table in a terminal without Unicode is better than none
     try:
         app()
     except Exception as error:

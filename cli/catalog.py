@@ -28,7 +28,12 @@ def described(component: Component) -> dict[str, Any]:
         "aliases": list(component.aliases),
         "summary": component.summary,
         "paper": component.paper,
-        "traits": {"scope": component.scope, "claims": list(component.claims), "suits": dict(component.suits), "stateful": component.stateful},
+        "traits": {
+            "scope": component.scope,
+            "claims": list(component.claims),
+            "suits": dict(component.suits),
+            "stateful": component.stateful,
+        },
         "inputs": [{"name": i.name, "optional": i.optional} for i in component.inputs],
         "params": params,
         "distribution": component.distribution,
@@ -40,11 +45,15 @@ def list_components(kind: str | None, *, as_json: bool) -> None:
     book = catalog()
     if kind is not None and kind.replace("-", "_") not in KINDS:
         raise UnknownName(f"There is no kind {kind!r}.{nearest(kind, KINDS)} Kinds are {listing(KINDS)}.")
-    chosen = sorted((c for c in book if kind is None or c.kind.name == kind.replace("-", "_")), key=lambda c: (list(KINDS).index(c.kind.name), c.name))
+    chosen = sorted(
+        (c for c in book if kind is None or c.kind.name == kind.replace("-", "_")), key=lambda c: (list(KINDS).index(c.kind.name), c.name)
+    )
     if as_json:
         print(json.dumps([described(c) for c in chosen], indent=1))
-    else:
+    elif chosen:
         _tables(chosen)
+    else:
+        print(f"No {kind} is registered.")
     for f in book.failures:
         print(f"plugin {f.plugin!r} ({f.distribution}) did not load: {f.why}", file=sys.stderr)
 
@@ -52,10 +61,12 @@ def list_components(kind: str | None, *, as_json: bool) -> None:
 def _tables(chosen: list[Component]) -> None:
     console = Console()
     for kind in dict.fromkeys(c.kind for c in chosen):
-        table = Table(box=box.SIMPLE_HEAD, title=f"[bold]{kind.name}[/]  [dim]{escape(kind.gives)}[/]", title_justify="left", padding=(0, 1))
+        table = Table(
+            box=box.SIMPLE_HEAD, title=f"[bold]{kind.name}[/]  [dim]{escape(kind.gives)}[/]", title_justify="left", padding=(0, 1)
+        )
         table.add_column("name", style="cyan", no_wrap=True)
         table.add_column("what it does", ratio=1)
-        table.add_column("paper", style="dim", no_wrap=True)
+        table.add_column("paper", style="dim", max_width=20, overflow="fold")
         strangers = any(c.distribution != "lossary" for c in chosen)
         if strangers:
             table.add_column("from", style="dim")

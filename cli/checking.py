@@ -42,12 +42,15 @@ def _surveyed(said: str, overrides: list[str]) -> tuple[Plan | None, list[Fault]
 
 
 def _read_by_machines(plan: Plan | None, faults: list[Fault]) -> dict[str, object]:
-    places = [{"path": f.path, "source": f.place.source, "line": f.place.line, "column": f.place.column, "message": f.message} for f in faults]
+    places = [
+        {"path": f.path, "source": f.place.source, "line": f.place.line, "column": f.place.column, "message": f.message} for f in faults
+    ]
     if plan is None:
         return {"ok": not faults, "faults": places}
     needs = {stage: Objective(plan).needs(stage) for stage in ("estimate", "loss")}
     terms = [
-        {"name": t.name, "role": t.role, "use": t.bound.component.name, "params": dict(t.bound.params), "aggregation": t.aggregation} for t in plan.terms
+        {"name": t.name, "role": t.role, "use": t.bound.component.name, "params": dict(t.bound.params), "aggregation": t.aggregation}
+        for t in plan.terms
     ]
     return {"ok": not faults, "faults": places, "terms": terms, "needs": needs, "warnings": list(plan.warnings), "notes": list(plan.notes)}
 
@@ -67,7 +70,9 @@ def _explain(plan: Plan) -> None:
     objective = Objective(plan)
     console.print(f"batch brings   {', '.join(objective.needs('estimate')) or 'nothing'}{_rewards(plan)}", highlight=False)
     console.print(f"model brings   {', '.join(objective.needs('loss'))}", highlight=False)
-    console.print(f"splits         at every {plan.scope if plan.scope != 'token' else 'sequence'}; empty sequences: {plan.empty}", highlight=False)
+    console.print(
+        f"splits         at every {plan.scope if plan.scope != 'token' else 'sequence'}; empty sequences: {plan.empty}", highlight=False
+    )
     for sentence in plan.notes:
         console.print(f"note           {escape(sentence)}", highlight=False)
     for sentence in plan.warnings:
@@ -85,4 +90,4 @@ def _coef(coefficient: object) -> str:
 
 
 def _params(params: dict[str, object]) -> str:
-    return ", ".join(f"{k}={'null' if v is None else v}" for k, v in params.items())
+    return escape("\n".join(f"{k}={'null' if v is None else v}" for k, v in params.items()))

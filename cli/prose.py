@@ -2,6 +2,7 @@
 
 import re
 
+# ruff: noqa: RUF001 - Greek letters are what this is for
 _WORDS = {
     "epsilon": "ε", "ell": "ℓ", "pi": "π", "gamma": "γ", "lambda": "λ", "delta": "δ", "beta": "β", "alpha": "α", "tau": "τ", "theta": "θ",
     "mu": "μ", "sigma": "σ", "rho": "ρ", "phi": "φ", "eta": "η", "Delta": "Δ", "sum": "Σ", "prod": "Π", "cdot": "·", "times": "×", "pm": "±",
@@ -38,10 +39,23 @@ def formula(latex: str) -> str:
     text = re.sub(r"\\q?quad\b", "\0", " ".join(latex.split()))
     text = re.sub(r"\\[td]?frac(\d)(\d)", r"\1/\2 ", text)
     text = re.sub(r"\\(?:operatorname|text|mathrm|mathbb|mathbf|mathcal)\s*\{([^{}]*)\}", r"\1", text)
-    text = re.sub(r"\\begin\{cases\}(.*?)\\end\{cases\}", lambda m: "{ " + ";  ".join(_case(row) for row in m.group(1).split(r"\\")) + " }", text)
+    text = re.sub(
+        r"\\begin\{cases\}(.*?)\\end\{cases\}", lambda m: "{ " + ";  ".join(_case(row) for row in m.group(1).split(r"\\")) + " }", text
+    )
     for _ in range(4):  # fractions nest
-        text = re.sub(r"\\[td]?frac\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*\{((?:[^{}]|\{[^{}]*\})*)\}", lambda m: f"{_held(m.group(1))} / {_held(m.group(2))}", text)
-    text = re.sub(r"\\[,;:! ]", " ", text).replace(r"\{", "(").replace(r"\}", ")").replace(r"\|", "|").replace(r"\_", "_").replace(r"\\", ";  ")
+        text = re.sub(
+            r"\\[td]?frac\s*\{((?:[^{}]|\{[^{}]*\})*)\}\s*\{((?:[^{}]|\{[^{}]*\})*)\}",
+            lambda m: f"{_held(m.group(1))} / {_held(m.group(2))}",
+            text,
+        )
+    text = (
+        re.sub(r"\\[,;:! ]", " ", text)
+        .replace(r"\{", "(")
+        .replace(r"\}", ")")
+        .replace(r"\|", "|")
+        .replace(r"\_", "_")
+        .replace(r"\\", ";  ")
+    )
     text = re.sub(r"\\([A-Za-z]+)", lambda m: _WORDS.get(m.group(1), m.group(1)), text)
     text = re.sub(r"([_^])\{(\w+)\}", r"\1\2", text)
     text = text.replace("{", "(").replace("}", ")").replace("&", "")

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -33,20 +34,39 @@ def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path
     recipe = load_recipe(str(folder.recipe) if folder else str(said), overrides, more=catalog().recipes())
     settings = Settings.of(recipe)
     for sentence in settings.plan.warnings:
-        console.print(f"[yellow]warning[/] {sentence}", highlight=False)
+        console.print(f"[yellow]warning[/] {escape(sentence)}", highlight=False)
     began = time.process_time()
     folder = folder or RunFolder.new(out, recipe.name, recipe.text())
     with _Live(console, settings) as live:
         trainer = Trainer(settings, folder, live)
         if resume is not None:
-            trainer.resume()
+            _take_up(console, trainer, folder, recipe.text() if overrides else None)
             live.position(trainer.step)
-        lines = trainer.run()
+        try:
+            lines = trainer.run()
+        except KeyboardInterrupt:
+            live.__exit__()
+            go_on = f" Go on with: lossary train --resume {folder.path}" if folder.checkpoint.exists() else ""
+            console.print(
+                f"Stopped after step {trainer.step} of {settings.train.steps}.{go_on}", highlight=False, soft_wrap=True, markup=False
+            )
+            raise SystemExit(130) from None
     told = summary(lines, folder.path, time.process_time() - began)
     if as_json:
         print(json.dumps(told))
     else:
         _report(console, lines, told)
+
+
+def _take_up(console: Console, trainer: Trainer, folder: RunFolder, changed: str | None) -> None:
+    """Resume, say from where, and write down overrides: a run's recipe.yaml always says what it does."""
+    trainer.resume()
+    steps = trainer.settings.train.steps
+    left = f"going on to step {steps}" if trainer.step < steps else f"nothing is left to do, since train.steps is {steps}"
+    console.print(f"{folder.path}: {trainer.step} steps were taken; {left}.", highlight=False, soft_wrap=True, markup=False)
+    if changed is not None:
+        folder.keep_recipe(changed)
+        trainer.save()
 
 
 def summary(lines: list[dict[str, Any]], run: Path, cpu_seconds: float) -> dict[str, Any]:
@@ -69,7 +89,13 @@ class _Live:
 
     def __init__(self, console: Console, settings: Settings) -> None:
         self.console, self.settings, self.reward, self.score = console, settings, "", ""
-        columns = (TextColumn("{task.description}"), BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.fields[said]}"))
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[said]}"),
+        )
         self.progress = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
         self.warm = self.progress.add_task("warm-up", total=settings.warm_up.steps, visible=settings.warm_up.steps > 0, said="")
         self.main = self.progress.add_task("training", total=settings.train.steps, said="")
@@ -108,5 +134,7 @@ def _report(console: Console, lines: list[dict[str, Any]], told: Mapping[str, An
             last = told["reward_last"] if key == "reward" else found[-1]
             table.add_row(name, f"{found[0]:.4f}", "→", f"{last:.4f}", style="bold" if key in ("reward", "eval/accuracy") else "")
     console.print(table)
-    steps = f"{told['steps']} steps, {told['cpu_seconds']} CPU-seconds"
-    console.print(f"{steps}; the last reward is the mean of {LAST} steps. Everything is in {told['run']}/metrics.jsonl", highlight=False, soft_wrap=True)
+    rewards = min(LAST, sum("reward" in line for line in lines))
+    mean = f"; the last reward is the mean of {rewards} steps" if rewards > 1 else ""
+    done = f"{told['steps']} steps, {told['cpu_seconds']} CPU-seconds{mean}."
+    console.print(f"{done} Everything is in {told['run']}/metrics.jsonl", highlight=False, soft_wrap=True, markup=False)

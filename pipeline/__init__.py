@@ -6,4 +6,17 @@ from .objective import LossOut, Objective
 from .recipe import Recipe, bundled_recipes, load_recipe
 from .terms import Plan
 
-__all__ = ["Document", "LossOut", "Objective", "Plan", "Recipe", "bind", "build", "bundled_recipes", "load_recipe", "read_yaml", "scalar", "survey"]
+__all__ = [
+    "Document",
+    "LossOut",
+    "Objective",
+    "Plan",
+    "Recipe",
+    "bind",
+    "build",
+    "bundled_recipes",
+    "load_recipe",
+    "read_yaml",
+    "scalar",
+    "survey",
+]

@@ -1,14 +1,17 @@
 """A component with its hyperparameters, ready to be called on the columns it names."""
 
+import inspect
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..batch import Batch, Sequences
-from ..registry import ColumnError, Component, Level, Measured, Totals
+from ..registry import ColumnError, Component, ComponentError, Level, LossaryError, Measured, Totals
 
 
 @dataclass(frozen=True)
@@ -67,10 +70,20 @@ class Bound:
         """How errors call it."""
         return f"{self.component.kind.name} {self.component.name!r}"
 
+    def learns(self, view: View) -> bool:
+        """Whether any column it reads has a gradient."""
+        return any(name in view.made and view.made[name][0].requires_grad for name, _, _ in self.levels)
+
     def __call__(self, view: View) -> Any:
         """Run the function."""
         function: Callable[..., Any] = self.component.function
-        return function(*(view.get(name, level, optional, self.who) for name, level, optional in self.levels), **self.params)
+        columns = [view.get(name, level, optional, self.who) for name, level, optional in self.levels]
+        try:
+            return function(*columns, **self.params)
+        except (LossaryError, torch.OutOfMemoryError):  # hosts catch the latter to try again with less
+            raise
+        except Exception as error:  # a component may raise anything; the night is shorter when it says whose it was
+            raise ComponentError(f"{self.who} failed{_where(error, function)}: {type(error).__name__}: {error}") from error
 
     def parts(self, view: View) -> tuple[Any, Mapping[str, Any], Mapping[str, Any] | None]:
         """Run it and return ``(result, report, new state)``, whichever of them it gives."""
@@ -81,9 +94,15 @@ class Bound:
                 raise ColumnError(f"{self.who} names 'state' and must return (result, new_state).")
             *head, state = out
             out = tuple(head) if len(head) > 1 else head[0]
+        if isinstance(out, tuple) and len(out) != 2:
+            raise ColumnError(
+                f"{self.who} returned {len(out)} things; expected a tensor, or (tensor, {{name: Mean | Max | Min | tensor}})."
+            )
         result, report = out if isinstance(out, tuple) else (out, {})
         if not isinstance(report, Mapping):
-            raise ColumnError(f"{self.who} returned {type(report).__name__} beside its result; expected {{name: Mean | Max | Min | tensor}}.")
+            raise ColumnError(
+                f"{self.who} returned {type(report).__name__} beside its result; expected {{name: Mean | Max | Min | tensor}}."
+            )
         return result, report, state
 
     def shaped(self, x: Any, view: View, level: Level) -> Tensor:
@@ -96,7 +115,16 @@ class Bound:
         if x.dim() != 1 or x.shape[0] != size:
             hint = " A component never reduces: return the unreduced values, the aggregation weighs them." if x.dim() == 0 else ""
             raise ColumnError(f"{self.who} returned the shape {list(x.shape)}; expected [{size}], one value per {level.value}.{hint}")
+        if not x.is_floating_point():
+            raise ColumnError(f"{self.who} returned {x.dtype}; expected real numbers of a floating type.")
         return x
+
+
+def _where(error: BaseException, function: Callable[..., Any]) -> str:
+    """Return `` at file:line``: the deepest line in the file that defines the component."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if code and f.filename == code.co_filename]
+    return f" at {Path(code.co_filename).name}:{lines[-1]}" if code and lines else ""
 
 
 def scalar_like(value: float, like: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from .bound import Bound
 from .document import Path_
 from .lint import lint_params, lint_term
 from .planning import widest
-from .recipe import Recipe
+from .recipe import SECTIONS, TRAINING, Recipe
 from .terms import Coefficient, Plan, RewardKL, Term
 
 MAY_STEER = ("step", "state", "measured")
@@ -61,16 +61,16 @@ class _Builder:
         self._plugins()
         said = {key: self._choice(key, values.get(key), allowed) for key, allowed in CHOICES.items()}
         default = self._aggregation(("aggregation",), values.get("aggregation", "token-mean"))
-        advantages = [
-            bound for path, raw in self._listed("advantage") if (bound := self.slot("advantage", path, raw, {})) is not None
-        ]
+        advantages = [bound for path, raw in self._listed("advantage") if (bound := self.slot("advantage", path, raw, {})) is not None]
         terms: list[Term | None] = []
         if "policy_loss" in values:
             terms.append(self._term("policy_loss", ("policy_loss",), values["policy_loss"], default, "policy", 1.0))
         reward_kl = self._kl(terms, default)
         if "entropy" in values:
             raw = values["entropy"]
-            raw = {"use": "entropy", **raw} if isinstance(raw, Mapping) else {"use": "entropy", "coef": raw}
+            if isinstance(raw, Mapping) and "use" in raw:
+                self.fault(("entropy", "use"), "unknown key: the entropy has no other form; other losses go under 'auxiliary'.")
+            raw = {**raw, "use": "entropy"} if isinstance(raw, Mapping) else {"use": "entropy", "coef": raw}
             terms.append(self._term("auxiliary_loss", ("entropy",), raw, default, "entropy", None))
         for path, raw in self._listed("auxiliary"):
             terms.append(self._term("auxiliary_loss", path, raw, default, "", None))
@@ -95,11 +95,15 @@ class _Builder:
     def _sensible(self, advantages: list[Bound], reward_kl: list[RewardKL]) -> None:
         """Check what no section can know alone."""
         values = self.recipe.values
-        if "policy_loss" not in values and not values.get("auxiliary") and "value_loss" not in values and (values or not self.faults):
+        strange = set(values) - {*SECTIONS, *TRAINING}  # a misspelt section is a fault of its own; this would only repeat it
+        empty = "policy_loss" not in values and not values.get("auxiliary") and "value_loss" not in values
+        if empty and not strange and (values or not self.faults):
             self.fault((), "nothing to learn from: a recipe needs policy_loss, auxiliary or value_loss.")
         asked = {name for bound in advantages for name, _, _ in bound.levels}
         if reward_kl and not self.faults and not asked & {"rewards", "token_rewards"}:
-            self.fault((*reward_kl[0].path, "apply"), "the KL is to change the reward, but no advantage estimator of this recipe reads rewards.")
+            self.fault(
+                (*reward_kl[0].path, "apply"), "the KL is to change the reward, but no advantage estimator of this recipe reads rewards."
+            )
 
     # ── sections ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -119,7 +123,7 @@ class _Builder:
                 self.missing = True
 
     def _choice(self, key: str, value: Any, allowed: tuple[str, ...]) -> str | None:
-        if value is not None and value not in allowed:
+        if value is not None and not (isinstance(value, str) and value in allowed):
             self.fault((key,), f"{value!r} is not one of {listing(allowed)}.{nearest(str(value), allowed)}")
         return value if isinstance(value, str) else None
 
@@ -149,7 +153,9 @@ class _Builder:
                     self.notes.append(f"{'.'.join(map(str, path))}: coef is 0, so the KL is not computed.")
             else:
                 both = isinstance(apply, list)
-                say = " KL in the reward and in the loss at once is two entries of a list under 'kl', each with its own coef." if both else ""
+                say = (
+                    " KL in the reward and in the loss at once is two entries of a list under 'kl', each with its own coef." if both else ""
+                )
                 self.fault((*path, "apply"), f"{apply!r} is not one of loss and reward.{say}")
         return in_reward
 
@@ -172,11 +178,13 @@ class _Builder:
         return Term(label, "critic" if kind == "value_loss" else "actor", bound, coefficient, aggregation)
 
     def _unique(self, terms: list[Term]) -> tuple[Term, ...]:
-        seen: dict[str, int] = {}
+        taken = {"pg", "vf"} - {t.name for t in terms}  # what the metrics call the policy's and the critic's own loss
         out = []
         for t in terms:
-            seen[t.name] = seen.get(t.name, 0) + 1
-            out.append(t if seen[t.name] == 1 else replace(t, name=f"{t.name}_{seen[t.name]}"))
+            names = (t.name, *(f"{t.name}_{i}" for i in range(2, len(terms) + 4)))
+            free = next(n for n in names if n not in taken)
+            taken.add(free)
+            out.append(t if t.name == free else replace(t, name=free))
         return tuple(out)
 
     # ── slots ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -208,7 +216,9 @@ class _Builder:
         if found:
             return None
         params = component.params.model_validate(given)
-        return Bound.of(component, {k: getattr(params, k) for k in type(params).model_fields}, ".".join(map(str, path)), self.catalog.fields)
+        return Bound.of(
+            component, {k: getattr(params, k) for k in type(params).model_fields}, ".".join(map(str, path)), self.catalog.fields
+        )
 
     def _aggregation(self, path: Path_, raw: Any) -> str:
         bound = self.slot("aggregation", path, raw, {})
@@ -234,7 +244,9 @@ class _Builder:
             return Coefficient(key, None, bound) if bound else None
         try:
             value = float("nan") if isinstance(raw, bool) else float(raw)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
+            value = float("nan")
+        if isinstance(raw, str) and "_" in raw:
             value = float("nan")
         if value != value or value in (float("inf"), float("-inf")):
             self.fault(path, f"{str(raw).lower() if isinstance(raw, bool) else repr(raw)} is not a number")

@@ -71,6 +71,9 @@ def read_yaml(text: str, source: str) -> Document:
     except RecursionError:
         document.faults.append(Fault("", Place(source), "nested too deeply to be read"))
         return document
+    except (ValueError, OverflowError) as error:  # PyYAML's own, for escapes and directives beyond what Python holds
+        document.faults.append(Fault("", Place(source), f"no YAML: {error}"))
+        return document
     if node is None:
         return document
     value = _Builder(document).build(node, (), frozenset())
@@ -132,11 +135,15 @@ class _Builder:
             place = Place(self.document.source, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str) or key == "<<":
-                self.document.faults.append(Fault(".".join(map(str, path)), place, "a key must be a plain word; merge keys (<<) are not read"))
+                self.document.faults.append(
+                    Fault(".".join(map(str, path)), place, "a key must be a plain word; merge keys (<<) are not read")
+                )
                 continue
             if key in made:
                 first = self.document.places[(*path, key)].line
-                self.document.faults.append(Fault(".".join(map(str, (*path, key))), place, f"the key {key!r} stands here again; first on line {first}"))
+                self.document.faults.append(
+                    Fault(".".join(map(str, (*path, key))), place, f"the key {key!r} stands here again; first on line {first}")
+                )
                 continue
             self.document.places[(*path, key)] = place
             made[key] = self.build(value_node, (*path, key), around)
@@ -167,8 +174,8 @@ def override(document: Document, assignment: str) -> None:
     """Apply ``a.b=value`` to a document; a bare component name becomes a mapping where a key of it is set."""
     path_text, equals, text = assignment.partition("=")
     source = f"override {assignment!r}"
-    parts: Path_ = tuple(int(p) if p.isdecimal() else p for p in path_text.strip().split("."))
-    if not equals or "" in parts:
+    parts: Path_ = tuple(int(p) if p.isdecimal() and len(p) < 9 else p for p in path_text.strip().split("."))
+    if not equals or "" in parts or "\n" in assignment:
         document.faults.append(Fault("", Place(source), "an override reads a.b=value"))
         return
     here: Any = document.values
@@ -180,7 +187,9 @@ def override(document: Document, assignment: str) -> None:
         elif isinstance(inner, str) or callable(inner):
             inner = {"use": inner}
         elif not isinstance(inner, (dict, list)):
-            document.faults.append(Fault(path_text, Place(source), f"{'.'.join(map(str, parts[: i + 1]))} is {_said(inner)} and has no parts"))
+            document.faults.append(
+                Fault(path_text, Place(source), f"{'.'.join(map(str, parts[: i + 1]))} is {_said(inner)} and has no parts")
+            )
             return
         if not _store(here, part, inner):
             document.faults.append(Fault(path_text, Place(source), f"the list has no entry {part!r}"))

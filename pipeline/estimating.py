@@ -74,7 +74,11 @@ class Estimator:
         if "rewards" not in batch and "token_rewards" not in batch:
             raise ColumnError("the batch brings no reward: give 'rewards' (one per sequence) or 'token_rewards' (one per token).")
         given = batch.columns.get("rewards")
-        tokens = batch.column("token_rewards", Level.TOKEN) if "token_rewards" in batch and batch.levels["token_rewards"] is Level.TOKEN else None
+        tokens = (
+            batch.column("token_rewards", Level.TOKEN)
+            if "token_rewards" in batch and batch.levels["token_rewards"] is Level.TOKEN
+            else None
+        )
         if "token_rewards" in batch and tokens is None:
             raise ColumnError("'token_rewards' has one value per sequence; give those as 'rewards'.")
         score = _total(given, None if tokens is None else sequences.sum(tokens))
@@ -110,8 +114,12 @@ def coefficient_of(coefficient: Coefficient, memory: Memory, stage: str, step: T
     special = {"step": step, "state": state, "measured": memory.measured(coefficient.key, step)}
     out = bound.component.function(*(special[name] for name, _, _ in bound.levels), **bound.params)
     if bound.component.stateful:
+        if not (isinstance(out, tuple) and len(out) == 2):
+            raise ColumnError(f"{bound.who} names 'state' and must return (coefficient, new_state).")
         out, new = out
         memory.wait(stage, coefficient.key, new)
+    if not isinstance(out, (int, float, Tensor)) or isinstance(out, bool) or (isinstance(out, Tensor) and out.dim()):
+        raise ColumnError(f"{bound.who} returned {out!r}; expected one number.")
     return torch.as_tensor(out).to(device=step.device, dtype=step.dtype)
 
 

@@ -31,6 +31,8 @@ def measure(x: Any, who: str) -> Measure:
         raise ColumnError(f"{who} reported {type(x).__name__}; expected Mean, Max, Min or a tensor.")
     if not isinstance(x.x, Tensor):
         raise ColumnError(f"{who} reported a {type(x).__name__} of {type(x.x).__name__}; expected a tensor.")
+    if x.where is not None and x.where.dtype != torch.bool:
+        raise ColumnError(f"{who} reported a measure whose 'where' is {x.where.dtype}; expected booleans.")
     value = x.x.detach()
     if isinstance(x, Mean):
         if x.where is None:

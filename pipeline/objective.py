@@ -46,10 +46,17 @@ class Objective:
             raise LossaryError("ranks.grad_average must say over how many ranks gradients are averaged (1: they are summed).")
         if plan.scope == "step" and plan.approximate is None and ranks is not ONE_RANK:
             wide = ", ".join(t.bound.component.name for t in plan.terms if t.bound.component.scope == "step")
-            raise LossaryError(f"{wide} needs the whole step on one rank; 'approximate: micro-batch' in the recipe accepts each rank's part for it.")
+            raise LossaryError(
+                f"{wide} needs the whole step on one rank; 'approximate: micro-batch' in the recipe accepts each rank's part for it."
+            )
         self.plan, self.ranks, self.memory = plan, ranks, Memory()
         self._needs_of_model = self.needs("loss")
         self._estimate = Estimator(plan, self.memory, ranks)
+
+    def __repr__(self) -> str:
+        """Return what it adds up."""
+        terms = ", ".join(f"{t.name}: {t.bound.component.name}" for t in self.plan.terms)
+        return f"<Objective {self.plan.name}: {terms}; step {self.memory.step}>"
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -183,6 +190,8 @@ class Objective:
         precision is widened here. ``host_divides_by`` undoes a host that divides every micro-batch's loss by the number of accumulated
         ones. Never waits for the device. Even a micro-batch without any token gives a loss that ``backward`` accepts, with gradient 0.
         """
+        if not isinstance(host_divides_by, int) or host_divides_by < 1:
+            raise LossaryError(f"host_divides_by is {host_divides_by!r}; expected how many micro-batches the host divides by, at least 1.")
         if micro.totals is None:
             raise LossaryError("this batch was not weighed: call objective.weigh(batch) once per optimizer step, then split, then loss.")
         outputs = self._outputs(micro, {"log_prob": log_prob, "entropy": entropy, "values": values, "log_z": log_z})
@@ -220,6 +229,8 @@ class Objective:
                 raise ColumnError(f"log_z has the shape {list(x.shape)}; expected [{len(micro)}], one value per sequence.")
             elif name != "log_z":
                 x = micro.layout.pack(x, name)
+            if not x.is_floating_point():
+                raise ColumnError(f"{name} is {x.dtype}; expected real numbers of a floating type.")
             outputs[name] = x if x.dtype in (torch.float32, torch.float64) else x.float()
         for name, who in self._needs_of_model.items():
             if name not in outputs:
@@ -228,13 +239,12 @@ class Objective:
 
     def _term(self, term: Term, micro: Batch, view: View, share: Tensor, reports: dict[str, Measure]) -> Tensor:
         bound, sequences, weight = term.bound, micro.sequences, micro.weights[term.aggregation]
-        state = self.memory.state(bound.slot, bound) if bound.component.stateful else None
-        seen = replace(view, state=state, step=scalar_like(self.memory.step, micro.rows)) if _special(bound) else view
-        result, report, new = bound.parts(seen)
-        if new is not None:
-            self.memory.wait("weigh", bound.slot, new)
+        timed = any(name == "step" for name, _, _ in bound.levels)
+        result, report, _ = bound.parts(replace(view, step=scalar_like(self.memory.step, micro.rows)) if timed else view)
         level = bound.component.returns or Level.TOKEN
         loss = bound.shaped(result, view, level)
+        if torch.is_grad_enabled() and not loss.requires_grad and bound.learns(view):
+            raise ColumnError(f"{bound.who} returned a loss without a gradient, though the model's output has one; was it detached?")
         if term.coefficient.bound is not None and any(n == "measured" for n, _, _ in term.coefficient.bound.levels):
             self.memory.observe(term.coefficient.key, loss, sequences)
         if level is not Level.TOKEN:
@@ -245,7 +255,7 @@ class Objective:
         value = (weight.to(loss.dtype) * loss).sum(dtype=accumulator(loss))
         reports[term.metric] = Measure("mean", value.detach(), share)
         if term.coefficient.fixed != 1:
-            reports[f"{term.role}/{term.name}_coef"] = Measure("mean", micro.coefficients[term.name])
+            reports[f"{term.role}/{term.name}_coef"] = Measure("mean", micro.coefficients[term.name] * share, share)
         for name, x in report.items():
             taken = f"{term.role}/{name}" in reports  # two terms may measure the same thing of different columns
             reports[f"{term.role}/{term.name}_{name}" if taken else f"{term.role}/{name}"] = measure(x, bound.who)
@@ -281,7 +291,7 @@ class Objective:
         self.memory.load_state_dict(saved, {key for key, _ in self._stateful()})
 
     def _stateful(self) -> list[tuple[str, Bound]]:
-        bounds = [(b.slot, b) for b in (*self.plan.advantages, *(t.bound for t in self.plan.terms))]
+        bounds = [(b.slot, b) for b in self.plan.advantages]
         coefficients = [*(t.coefficient for t in self.plan.terms), *(k.coefficient for k in self.plan.reward_kl)]
         bounds += [(c.key, c.bound) for c in coefficients if c.bound is not None]
         return [(key, b) for key, b in bounds if b.component.stateful]
@@ -290,9 +300,9 @@ class Objective:
         for name, who in self.needs(stage).items():
             if name not in batch:
                 hint = " Give every sequence the id of its prompt." if name == "group_ids" else ""
-                made = " Call objective.estimate(batch) first." if stage == "weigh" and name in ("advantages", "returns") and self.plan.advantages else ""
+                made = (
+                    " Call objective.estimate(batch) first."
+                    if stage == "weigh" and name in ("advantages", "returns") and self.plan.advantages
+                    else ""
+                )
                 raise ColumnError(f"{who} needs the column {name!r}, which the batch does not bring.{hint}{made}")
-
-
-def _special(bound: Bound) -> bool:
-    return any(name in ("state", "step") for name, _, _ in bound.levels)

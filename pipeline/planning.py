@@ -62,7 +62,9 @@ def part_of(batch: Batch, sequences: list[int]) -> Batch:
     if sequences:
         return batch.take(sequences)
     if len(batch) == 0:
-        raise ColumnError("the batch has no sequence at all, so there is nothing a model could be run on; give every rank at least one row.")
+        raise ColumnError(
+            "the batch has no sequence at all, so there is nothing a model could be run on; give every rank at least one row."
+        )
     shortest = min(range(len(batch)), key=lambda i: batch.layout.spans[i])
     row = batch.take([shortest])
     return row.select(torch.zeros_like(row.sequences.index, dtype=torch.bool)) if row.lengths[0] else row

@@ -59,7 +59,7 @@ class Recipe:
             return None
         found = faults_of(model, raw)
         for key, message in found:
-            path: tuple[str | int, ...] = (name, *(int(p) if p.isdigit() else p for p in key.split(".") if p))
+            path: tuple[str | int, ...] = (name, *(int(p) if p.isdecimal() else p for p in key.split(".") if p))
             faults.append(Fault(".".join(map(str, path)), self.document.place(path), message))
         return None if found else model.model_validate(raw)
 
@@ -67,7 +67,9 @@ class Recipe:
 def _import_path(function: Any) -> str:
     module, name = getattr(function, "__module__", None), getattr(function, "__qualname__", "<")
     if module in (None, "__main__") or "<" in name:
-        raise LossaryError(f"{function!r} has no import path, so the recipe cannot be written down; define it in a module or a plugin file.")
+        raise LossaryError(
+            f"{function!r} has no import path, so the recipe cannot be written down; define it in a module or a plugin file."
+        )
     return f"{module}:{name}"
 
 
@@ -103,6 +105,8 @@ def load_recipe(
 def _read(said: str, more: Mapping[str, list[tuple[str, str]]]) -> tuple[Document, str, Path]:
     if "\n" in said:
         raise RecipeError([Fault("", Place(f"{said[:20]!r}..."), "this is text, not a name or a path; a recipe in Python is a dict.")])
+    if len(said) > 1000:
+        raise RecipeError([Fault("", Place(f"{said[:20]!r}..."), "too long for a name or a path.")])
     path = Path(said)
     if path.is_dir() and said not in bundled_recipes():
         raise RecipeError([Fault("", Place(said), f"is a folder.{nearest(said, [str(p) for p in path.glob('*.y*ml')])}")])
@@ -116,12 +120,13 @@ def _read(said: str, more: Mapping[str, list[tuple[str, str]]]) -> tuple[Documen
             raise RecipeError([Fault("", Place(said), f"cannot be read: {error}")]) from error
     box = bundled_recipes()
     vendor, _, bare = said.rpartition("/")
-    theirs = [(b, t) for b, t in more.get(bare, []) if not vendor or b.partition(" ")[0] == vendor]
-    if said in box and not theirs:
-        return read_yaml(box[said], f"{said}.yaml"), said, Path.cwd()
-    if len(theirs) == 1 and bare not in (box if not vendor else ()):
-        return read_yaml(theirs[0][1], f"{theirs[0][0]}: {bare}"), bare, Path.cwd()
-    if theirs:
-        raise RecipeError([Fault("", Place(said), f"the recipe comes from {listing(b for b, _ in theirs)}; say vendor/{bare}")])
+    brought = [*([("lossary", box[bare])] if bare in box else []), *more.get(bare, [])]
+    found = [(b, t) for b, t in brought if not vendor or b.partition(" ")[0] == vendor]
+    if len(found) == 1:
+        (who, text), ours = found[0], found[0][0] == "lossary"
+        return read_yaml(text, f"{bare}.yaml" if ours else f"{who}: {bare}"), bare, Path.cwd()
+    if found:
+        ways = listing(f"{b.partition(' ')[0]}/{bare}" for b, _ in found)
+        raise RecipeError([Fault("", Place(said), f"the recipe comes from {listing(b for b, _ in found)}; say {ways}.")])
     hint = nearest(said, (*box, *more)) or f" Bundled: {listing(box)}."
     raise RecipeError([Fault("", Place(said), f"no recipe has this name.{hint} A file is named by its path, as in ./{said}.yaml.")])

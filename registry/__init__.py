@@ -17,7 +17,19 @@ from .component import (
     tracker,
     value_loss,
 )
-from .errors import ColumnError, Fault, LossaryError, Place, PluginError, RecipeError, SignatureError, UnknownName, listing, nearest
+from .errors import (
+    ColumnError,
+    ComponentError,
+    Fault,
+    LossaryError,
+    Place,
+    PluginError,
+    RecipeError,
+    SignatureError,
+    UnknownName,
+    listing,
+    nearest,
+)
 from .fields import FIELDS, Column, Level, PerGroup, PerSequence, PerToken, Vocab, Vocabulary, column
 from .hooks import hookimpl
 from .kinds import KINDS, Kind
@@ -25,7 +37,7 @@ from .measures import Max, Mean, Measured, Min, Report, Totals
 from .params import Strict, bounds_of, faults_of
 
 __all__ = [
-    "FIELDS", "KINDS", "Catalog", "Column", "ColumnError", "Component", "Failure", "Fault", "Input", "Kind", "Level", "LossaryError",
+    "FIELDS", "KINDS", "Catalog", "Column", "ColumnError", "Component", "ComponentError", "Failure", "Fault", "Input", "Kind", "Level", "LossaryError",
     "Max", "Mean", "Measured", "Min", "PerGroup", "PerSequence", "PerToken", "Place", "Plugin", "PluginError", "RecipeError", "Report",
     "SignatureError", "Strict", "Totals", "UnknownName", "Vocab", "Vocabulary", "advantage_estimator", "aggregation", "auxiliary_loss",
     "bounds_of", "coefficient", "column", "component_of", "correction", "faults_of", "hookimpl", "kl_estimator", "listing", "nearest",

@@ -114,7 +114,8 @@ class Catalog:
             raise
         except (Exception, SystemExit) as error:  # a stranger's hook may raise anything
             said = str(error) if isinstance(error, LossaryError) else f"{type(error).__name__}: {error}"
-            raise PluginError(f"plugin {name!r} cannot be taken in: {said}{_line_in(error)}") from error
+            line = "" if isinstance(error, LossaryError) else _line_in(error)  # ours name the place themselves
+            raise PluginError(f"plugin {name!r} cannot be taken in: {said}{line}") from error
         return new
 
     def _copy(self) -> Self:

@@ -125,7 +125,10 @@ class Decorator:
 
         def mark(function: F) -> F:
             made = describe(function, self.kind, name, aliases, paper, scope, suits or {}, claims, params, init)
-            setattr(function, MARK, made)
+            try:
+                setattr(function, MARK, made)
+            except AttributeError as error:
+                raise SignatureError(f"{made.place}: {made.name!r} cannot be marked: decorate a plain function ({error}).") from error
             return function
 
         return mark if function is None else mark(function)
@@ -239,6 +242,8 @@ def _why_forbidden(kind: Kind, name: str) -> str:
         return " Critic terms cannot see the policy: that keeps its gradient out of the actor."
     if name == "values":
         return " Actor terms cannot see the critic's output: that keeps its gradient out of the critic."
+    if name == "state":
+        return " It runs once per micro-batch, so a state of its own would depend on the split; a coefficient or an advantage may keep one."
     if name in ("log_prob", "entropy"):
         return " It runs before the update; read 'old_log_prob'."
     return ""

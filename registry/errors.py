@@ -25,6 +25,10 @@ class ColumnError(LossaryError):
     """A column of a batch is missing, unknown, misshapen or not finite."""
 
 
+class ComponentError(LossaryError):
+    """A component raised an error of its own, which is the cause of this one."""
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a value was written: a file (or ``dict``, ``override``) with line and column counted from 1."""

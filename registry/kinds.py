@@ -29,13 +29,23 @@ _CRITIC = ("values", "old_values")
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("policy_loss", "the loss of each token, or of each sequence or group", _LOSS, ("values", "totals", "measured"), True),
+        Kind("policy_loss", "the loss of each token, or of each sequence or group", _LOSS, ("values", "totals", "measured", "state"), True),
         Kind(
-            "value_loss", "the critic's loss of each token", _LOSS, ("log_prob", "entropy", "log_z", "logits", "totals", "measured"), True
+            "value_loss",
+            "the critic's loss of each token",
+            _LOSS,
+            ("log_prob", "entropy", "log_z", "logits", "totals", "measured", "state"),
+            True,
         ),
-        Kind("auxiliary_loss", "a further loss of the actor, per token, sequence or group", _LOSS, ("values", "totals", "measured"), True),
+        Kind(
+            "auxiliary_loss",
+            "a further loss of the actor, per token, sequence or group",
+            _LOSS,
+            ("values", "totals", "measured", "state"),
+            True,
+        ),
         Kind("kl", "the KL estimate of each token, in nats", (Level.TOKEN,), (*_CRITIC, "totals", "measured", "state"), True),
-        Kind("advantage", "advantages, alone or as {column: tensor}", (Level.TOKEN, Level.SEQUENCE), (*_MODEL, "measured"), True),
+        Kind("advantage", "advantages, alone or as {column: tensor}", (Level.TOKEN, Level.SEQUENCE), (*_MODEL, "totals", "measured"), True),
         Kind("aggregation", "the weight of each token", (Level.TOKEN,), (*_MODEL, "measured", "state")),
         Kind("correction", "(weight, keep) of each token", (Level.TOKEN,), (*_MODEL, "measured"), True),
         Kind("reward", "an addition to the reward of each token or sequence", (Level.TOKEN, Level.SEQUENCE), (*_MODEL, "measured"), True),

@@ -133,7 +133,8 @@ def _plain(error: Any, model: type[BaseModel]) -> tuple[str, str]:
     limit = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}.get(kind)
     if limit:
         bound = next(v for k, v in ctx.items() if k in ("gt", "ge", "lt", "le"))
-        return key, f"{shown} is out of bounds; expected a number {limit} {bound:g}"
+        both = next((limits for name, _, limits, _, _ in bounds_of(model) if name == key and limits), f"{limit} {bound:g}")
+        return key, f"{shown} is out of bounds; expected a number {both}"
     wanted = {"float": "a number", "int": "an integer", "bool": "true or false", "string": "text", "finite": "a finite number"}.get(
         kind.partition("_")[0]
     )

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lossary import Batch, PerToken, RecipeError, RecipeWarning, catalog, compose, load_recipe, policy_loss
 from lossary.batch import SimulatedRanks
 from lossary.registry import ColumnError

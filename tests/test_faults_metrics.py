@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lossary import Batch, PerToken, compose, policy_loss
 from lossary.registry import ColumnError
 

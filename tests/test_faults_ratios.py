@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+
 from lossary import Batch, PerToken, RecipeError, RecipeWarning, catalog, compose, policy_loss
 from lossary.batch import left_shift_padded, token_log_probs
 from lossary.registry import ColumnError
@@ -147,7 +148,9 @@ def test_logp_o2_logits_of_other_positions_are_refused():
 def test_logp_o3_a_token_that_the_sampler_did_not_score_can_be_dropped():
     """NaN is allowed in this one column and says: not scored. It reaches nothing, and it can be counted."""
     rollout, logp = t([[-1.1, NAN, -0.5]]), leaf([[-1.0, -2.0, -0.5]])
-    batch = Batch.from_padded(torch.ones(1, 3), rollout_log_prob=rollout, old_log_prob=rollout.nan_to_num(), advantages=t([[1.0, 1.0, 1.0]]))
+    batch = Batch.from_padded(
+        torch.ones(1, 3), rollout_log_prob=rollout, old_log_prob=rollout.nan_to_num(), advantages=t([[1.0, 1.0, 1.0]])
+    )
     scored = ~batch["rollout_log_prob"].isnan()
     assert (~scored).sum() == 1
     o = compose({"policy_loss": "importance-sampling"})

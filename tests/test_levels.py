@@ -45,7 +45,9 @@ def test_splits_equal_the_whole(loss, agg, parts):
     outs = [objective.loss(m, **outputs(world, leaves, m.rows)) for m in micros]
     for out in outs:
         out.total.backward()
-    assert_same(want, _zeroed((sum(o.total.detach() for o in outs), {k: v.grad for k, v in leaves.items()}, objective.metrics(outs)), leaves))
+    assert_same(
+        want, _zeroed((sum(o.total.detach() for o in outs), {k: v.grad for k, v in leaves.items()}, objective.metrics(outs)), leaves)
+    )
     if loss is best_of_group:
         assert all(len(m) % 3 == 0 or sum(m.lengths) == 0 for m in micros)  # groups of three stay together
 
@@ -59,7 +61,7 @@ def test_a_group_on_two_ranks_is_refused_by_all_of_them():
     objective, world = composed(best_of_group), World(22)
 
     def work(ranks, rank):
-        with pytest.raises(lossary.ColumnError, match="best-of-group.*more than one rank"):
+        with pytest.raises(lossary.ColumnError, match=r"best-of-group.*more than one rank"):
             lossary.Objective(objective.plan, ranks).weigh(world.batch([[0, 1, 2, 3], [4, 5, 6, 7, 8]][rank]))
         return True
 
@@ -110,23 +112,23 @@ def test_an_aggregation_of_the_wrong_shape_is_told_so(wrong):
         objective.weigh(World(26).batch())
 
 
-def test_a_stateful_loss_moves_only_with_commits():
-    @policy_loss(init=lambda: {"seen": torch.zeros(())})
-    def counting(log_prob, state):
-        """Counts its own steps."""
-        return -log_prob, {"seen": Mean(state["seen"])}, {"seen": state["seen"] + 1}
+def test_a_loss_without_a_gradient_is_told_so():
+    @policy_loss
+    def severed(log_prob, advantages):
+        """Wrong: trains nothing."""
+        return -(log_prob.detach() * advantages)
 
-    world = World(27)
-    objective = lossary.compose({"policy_loss": "counting"}, components=[counting])
+    @policy_loss
+    def whole_numbers(log_prob):
+        """Wrong: no real numbers."""
+        return (log_prob > -1).long()
 
-    def seen():
-        return objective.metrics(objective.loss(objective.weigh(world.batch()), log_prob=world.log_prob))["actor/seen"]
-
-    assert [seen(), seen()] == [0, 0]  # no commit: the step was skipped
-    objective.commit()
-    assert seen() == 1
-    objective.commit()
-    other = lossary.compose({"policy_loss": "counting"}, components=[counting])
-    other.load_state_dict(objective.state_dict())
-    objective = other
-    assert seen() == 2
+    world = World(28)
+    for loss, why in ((severed, "without a gradient"), (whole_numbers, "torch.int64; expected real numbers")):
+        objective = lossary.compose({"policy_loss": loss.__name__.replace("_", "-")}, components=[loss])
+        batch = objective.weigh(world.batch())
+        with pytest.raises(lossary.ColumnError, match=why):
+            objective.loss(batch, log_prob=world.log_prob.clone().requires_grad_())
+    with torch.no_grad():
+        objective = lossary.compose({"policy_loss": "severed"}, components=[severed])
+        assert objective.loss(objective.weigh(world.batch()), log_prob=world.log_prob).total.isfinite()

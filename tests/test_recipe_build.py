@@ -4,7 +4,19 @@ import functools
 
 import pytest
 import torch
-from lossary import Batch, ColumnError, LossaryError, PerToken, RecipeError, RecipeWarning, auxiliary_loss, coefficient, compose, load_recipe, policy_loss
+
+from lossary import (
+    Batch,
+    LossaryError,
+    PerToken,
+    RecipeError,
+    RecipeWarning,
+    auxiliary_loss,
+    coefficient,
+    compose,
+    load_recipe,
+    policy_loss,
+)
 from lossary.pipeline import read_yaml
 
 
@@ -37,7 +49,9 @@ def terms(recipe, **how):
 
 def loss_of(recipe, **columns):
     o = compose(recipe)
-    batch = Batch.from_packed([2], **{k: torch.tensor(v, dtype=torch.float64) for k, v in columns.items() if k not in ("log_prob", "entropy")})
+    batch = Batch.from_packed(
+        [2], **{k: torch.tensor(v, dtype=torch.float64) for k, v in columns.items() if k not in ("log_prob", "entropy")}
+    )
     outputs = {k: torch.tensor(columns[k], dtype=torch.float64) for k in ("log_prob", "entropy") if k in columns}
     return o.loss(o.weigh(o.estimate(batch)), **outputs)
 
@@ -121,11 +135,31 @@ def test_every_term_has_a_name_of_its_own():
     assert len({t.metric for t in named.values()}) == 9
 
 
+def reporting(log_prob):
+    """Report what it sees."""
+    return -log_prob, {"seen": log_prob.detach()}
+
+
+def also_reporting(log_prob):
+    """Report under the same name."""
+    return -log_prob, {"seen": log_prob.detach()}
+
+
+def test_no_two_terms_share_a_name_however_they_are_called():
+    def sft_2(log_prob):
+        """Bears the name that a second sft would be given."""
+        return -log_prob
+
+    recipe = {"auxiliary": [{"use": "sft", "coef": 1}, {"use": "sft", "coef": 2}, {"use": sft_2, "coef": 5}]}
+    assert len(terms(recipe)) == 3
+    assert loss_of(recipe, log_prob=[-1.0, -1.0]).total.item() == pytest.approx(8)
+
+
 def test_two_terms_that_report_the_same_name_are_both_seen():
-    recipe = {"policy_loss": "ppo-clip", "entropy": 0.1, "auxiliary": [{"use": "entropy", "coef": 0.2}]}
-    out = loss_of(recipe, old_log_prob=[0.0, 0.0], advantages=[1.0, 1.0], log_prob=[0.0, 0.0], entropy=[1.0, 2.0])
-    assert {"actor/entropy", "actor/entropy_2_entropy", "actor/entropy_loss", "actor/entropy_2_loss"} <= set(out.reports)
-    assert out.total.item() == pytest.approx(-1 - 0.3 * 1.5)
+    kl = [{"use": "k3", "coef": 0.1}, {"use": "k2", "coef": 0.2}]
+    recipe = {"policy_loss": reporting, "kl": kl, "auxiliary": [{"use": also_reporting, "coef": 0.5}]}
+    out = loss_of(recipe, ref_log_prob=[0.0, 0.0], log_prob=[0.0, 0.0])
+    assert {"actor/kl_loss", "actor/kl_1_loss", "actor/seen", "actor/also_reporting_seen"} <= set(out.reports)
 
 
 def test_each_term_may_have_an_aggregation_of_its_own():
@@ -144,12 +178,22 @@ def test_each_term_may_have_an_aggregation_of_its_own():
     assert {k: w.tolist() for k, w in batch.weights.items()} == {
         "token-mean": [0.5, 0.5], "seq-mean-token-sum-norm(loss_scale_factor=4.0)": [0.25, 0.25], "token-sum": [1.0, 1.0],
     }  # fmt: skip
-    assert "kl.aggregation.use: No aggregation is called 'tokn-mean'" in faults({**recipe, "kl": {"use": "k3", "coef": 1, "aggregation": "tokn-mean"}})[0]
+    assert (
+        "kl.aggregation.use: No aggregation is called 'tokn-mean'"
+        in faults({**recipe, "kl": {"use": "k3", "coef": 1, "aggregation": "tokn-mean"}})[0]
+    )
 
 
 @pytest.mark.parametrize("coef", [0, 0.0, "0", {"use": "constant", "value": 0}])
 def test_a_term_that_counts_for_nothing_is_dropped_with_what_it_needs(coef):
-    o = compose({"policy_loss": "reinforce", "kl": {"use": "k3", "coef": coef}, "entropy": {"coef": coef}, "value_loss": {"use": "clipped-mse", "coef": coef}})
+    o = compose(
+        {
+            "policy_loss": "reinforce",
+            "kl": {"use": "k3", "coef": coef},
+            "entropy": {"coef": coef},
+            "value_loss": {"use": "clipped-mse", "coef": coef},
+        }
+    )
     fixed = not isinstance(coef, dict)
     assert [t.name for t in o.plan.terms] == (["policy"] if fixed else ["policy", "kl", "entropy", "value"])
     assert ("ref_log_prob" in o.needs()) is not fixed
@@ -173,7 +217,9 @@ def test_a_kl_in_the_reward_that_nothing_would_read_is_a_fault():
 
 
 def test_apply_is_the_loss_unless_said():
-    assert faults({"policy_loss": "reinforce", "kl": {"use": "k3", "coef": 1, "apply": "rewards"}}) == ["kl.apply: 'rewards' is not one of loss and reward."]
+    assert faults({"policy_loss": "reinforce", "kl": {"use": "k3", "coef": 1, "apply": "rewards"}}) == [
+        "kl.apply: 'rewards' is not one of loss and reward."
+    ]
     assert faults({"policy_loss": "reinforce", "kl": "k3"}) == [
         "kl.coef: required: how much the term counts, a number or a coefficient such as {use: linear, ...}"
     ]
@@ -196,7 +242,10 @@ def test_a_coefficient_is_a_number_or_a_component(coef, say):
 
 
 def test_a_coefficient_sees_no_column():
-    assert "the coefficient 'spying' reads 'rewards'; it may read measured, state and step." in faults({"policy_loss": "reinforce", "entropy": {"coef": {"use": spying}}})[0]
+    assert (
+        "the coefficient 'spying' reads 'rewards'; it may read measured, state and step."
+        in faults({"policy_loss": "reinforce", "entropy": {"coef": {"use": spying}}})[0]
+    )
 
 
 def test_a_linear_coefficient_follows_committed_steps():
@@ -213,7 +262,9 @@ def test_the_old_policy_may_be_the_current_one():
     out = loss_of({"policy_loss": "ppo-clip", "old_log_prob": "current"}, advantages=[1.0, 3.0], log_prob=[-1.0, -2.0])
     assert out.total.item() == -2.0
     assert "old_log_prob" not in compose({"policy_loss": "ppo-clip", "old_log_prob": "current"}).needs()
-    assert faults({"policy_loss": "ppo-clip", "old_log_prob": "curent"}) == ["old_log_prob: 'curent' is not one of current and recorded. Did you mean 'current'?"]
+    assert faults({"policy_loss": "ppo-clip", "old_log_prob": "curent"}) == [
+        "old_log_prob: 'curent' is not one of current and recorded. Did you mean 'current'?"
+    ]
 
 
 @pytest.mark.parametrize("key", ["empty", "approximate", "old_log_prob"])
@@ -221,46 +272,6 @@ def test_a_choice_is_one_of_few(key):
     for wrong in ("zzz", 1, True, ["drop"]):
         (said,) = faults({"policy_loss": "reinforce", key: wrong})
         assert f"{key}: {wrong!r} is not one of" in said
-
-
-# ── what is asked of a batch ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_batch_is_asked_for_everything_at_the_start():
-    o = compose({
-        "advantage": ["gae", "whiten"],
-        "policy_loss": "ppo-clip",
-        "kl": [{"use": "k1", "coef": 0.1, "apply": "reward"}, {"use": "k3", "coef": 0.1}],
-        "value_loss": "clipped-mse",
-        "entropy": 0.1,
-        "aggregation": "group-mean",
-    })  # fmt: skip
-    assert set(o.needs()) == {"old_log_prob", "ref_log_prob", "old_values", "group_ids"}
-    assert o.needs()["group_ids"] == "aggregation 'group-mean'"
-    assert set(o.needs("weigh")) == {"old_log_prob", "ref_log_prob", "advantages", "returns", "old_values", "group_ids"}
-    assert set(o.needs("loss")) == {"log_prob", "entropy", "values"}
-
-
-def test_a_recipe_without_an_estimator_expects_advantages():
-    o = compose({"policy_loss": "reinforce"})
-    assert o.needs() == {"advantages": "policy_loss 'reinforce'"}
-    with pytest.raises(ColumnError, match="policy_loss 'reinforce' needs the column 'advantages', which the batch does not bring"):
-        o.estimate(Batch.from_packed([1], rewards=[1.0]))
-
-
-def test_each_stage_says_which_one_was_left_out():
-    o = compose({"policy_loss": "reinforce", "advantage": "rloo"})
-    batch = Batch.from_packed([1, 1], rewards=[1.0, 2.0], group_ids=[0, 0])
-    with pytest.raises(LossaryError, match=r"call objective\.weigh\(batch\) once per optimizer step"):
-        o.loss(batch, log_prob=torch.zeros(2))
-    with pytest.raises(ColumnError, match=r"Call objective\.estimate\(batch\) first"):
-        o.weigh(batch)
-    with pytest.raises(ColumnError, match=r"policy_loss 'reinforce' needs 'log_prob' from the model: loss\(micro, log_prob=\.\.\.\)"):
-        o.loss(o.weigh(o.estimate(batch)))
-    with pytest.raises(ColumnError, match=r"needs the column 'group_ids', which the batch does not bring\. Give every sequence the id of its prompt"):
-        o.estimate(Batch.from_packed([1, 1], rewards=[1.0, 2.0]))
-    with pytest.raises(ColumnError, match="the batch brings no reward"):
-        o.estimate(Batch.from_packed([1, 1], group_ids=[0, 0]))
 
 
 # ── warnings ─────────────────────────────────────────────────────────────────────────────────────────────────────────

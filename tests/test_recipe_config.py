@@ -3,6 +3,7 @@
 import re
 
 import pytest
+
 from lossary import RecipeError, compose, load_recipe
 from lossary.trainer.settings import Settings
 
@@ -30,9 +31,9 @@ def written(tmp_path):
 
 def refused(file, *words, overrides=(), trainer=False):
     """The one fault of a recipe, which holds all the words."""
+    recipe = load_recipe(file, overrides)
     with pytest.raises(RecipeError) as caught:
-        recipe = load_recipe(file, overrides)
-        Settings.of(recipe) if trainer else compose(recipe)
+        (Settings.of if trainer else compose)(recipe)
     assert len(caught.value.faults) == 1
     said = str(caught.value)
     assert all(word in said for word in words), said
@@ -46,7 +47,9 @@ def params(file, overrides=()):
 
 @pytest.mark.parametrize("spelling", ["3e-6", "3E-6", "3.0e-6", "0.000003", "'3e-6'"])
 def test_config_o4_a_number_is_a_number_however_it_is_spelt(spelling, written):
-    file = written(f"policy_loss: ppo-clip\nadvantage: rloo\ntask: sort-letters\nkl: {{use: k3, coef: {spelling}}}\ntrain: {{lr: {spelling}}}\n")
+    file = written(
+        f"policy_loss: ppo-clip\nadvantage: rloo\ntask: sort-letters\nkl: {{use: k3, coef: {spelling}}}\ntrain: {{lr: {spelling}}}\n"
+    )
     settings = Settings.of(load_recipe(file))
     for value in (settings.train.lr, settings.plan.terms[1].coefficient.fixed):
         assert value == 3e-06
@@ -72,7 +75,9 @@ def test_config_o6_none_is_told_that_it_is_called_null(written):
 
 
 def test_config_o7_a_key_stands_once(written):
-    refused(written("policy_loss:\n  use: ppo-clip\n  clip_ratio_low: 0.2\n  clip_ratio_low: 0.4\n"), "clip_ratio_low", "line 3", "r.yaml:4:3")
+    refused(
+        written("policy_loss:\n  use: ppo-clip\n  clip_ratio_low: 0.2\n  clip_ratio_low: 0.4\n"), "clip_ratio_low", "line 3", "r.yaml:4:3"
+    )
 
 
 def test_config_o10_a_hyperparameter_of_another_loss_names_this_one_only(written):
@@ -86,8 +91,12 @@ def test_config_o11_numbers_and_switches_are_not_mixed_up(written):
     assert type(params(written("policy_loss: {use: ppo-clip, clip_ratio_low: 1}\n"))["clip_ratio_low"]) is float
     refused(written("policy_loss: reinforce\nadvantage: {use: whiten, unbiased: 1.2}\n"), "unbiased: 1.2 is not true or false")
     refused(written("policy_loss: reinforce\nkl: {use: k3, coef: true}\n"), "kl.coef: true is not a number")
-    refused(written("policy_loss: reinforce\ntask: sort-letters\ntrain: {epochs: 1.5}\n"), "train.epochs: 1.5 is not an integer", trainer=True)
-    refused(written("policy_loss: reinforce\ntask: sort-letters\ntrain: {epochs: true}\n"), "train.epochs: true is not a number", trainer=True)
+    refused(
+        written("policy_loss: reinforce\ntask: sort-letters\ntrain: {epochs: 1.5}\n"), "train.epochs: 1.5 is not an integer", trainer=True
+    )
+    refused(
+        written("policy_loss: reinforce\ntask: sort-letters\ntrain: {epochs: true}\n"), "train.epochs: true is not a number", trainer=True
+    )
 
 
 def test_config_o12_a_misspelt_or_absent_name_is_no_default(written):
@@ -108,9 +117,16 @@ def test_config_o15_a_bare_name_has_all_its_defaults(text, written):
 
 
 def test_config_o16_a_misspelt_hyperparameter_has_a_nearest_one(written):
-    said = refused(written("policy_loss: reinforce\nadvantage: {use: whiten, epslon: 1.0e-4}\n"), "advantage.epslon", "Did you mean 'epsilon'?")
+    said = refused(
+        written("policy_loss: reinforce\nadvantage: {use: whiten, epslon: 1.0e-4}\n"), "advantage.epslon", "Did you mean 'epsilon'?"
+    )
     assert "r.yaml:2:26" in said
-    refused(written("policy_loss: reinforce\nadvantage:\n  - gae\n  - {use: whiten, esp: 1.0e-4}\n"), "advantage.1.esp", "epsilon", "r.yaml:4:19")
+    refused(
+        written("policy_loss: reinforce\nadvantage:\n  - gae\n  - {use: whiten, esp: 1.0e-4}\n"),
+        "advantage.1.esp",
+        "epsilon",
+        "r.yaml:4:19",
+    )
 
 
 @pytest.mark.parametrize("spelling", ["5e-09", "'5e-09'", "5E-9"])

@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+
 from lossary import RecipeError, compose, load_recipe
 from lossary.builtin import catalog
 from lossary.pipeline import survey
@@ -71,7 +72,10 @@ def test_a_plugin_may_be_a_module_and_there_may_be_several(folder, monkeypatch):
     ("plugins", "say"),
     [
         ("[my_lossess.py]", "r.yaml:2:11: plugins.0: plugin 'my_lossess.py': there is no file my_lossess.py. Did you mean 'my_losses.py'?"),
-        ("[nowhere.at_all]", "r.yaml:2:11: plugins.0: plugin 'nowhere.at_all' does not load: ModuleNotFoundError: No module named 'nowhere'"),
+        (
+            "[nowhere.at_all]",
+            "r.yaml:2:11: plugins.0: plugin 'nowhere.at_all' does not load: ModuleNotFoundError: No module named 'nowhere'",
+        ),
         ("[my_losses]", "There is a file my_losses.py beside the recipe: write 'my_losses.py'."),
         ("[broken.py]", "plugin 'broken.py' does not load: ModuleNotFoundError: No module named 'fancy_dep' (line 2 of broken.py)"),
         ("[typo.py]", "plugin 'typo.py' does not load: SyntaxError:"),
@@ -85,7 +89,9 @@ def test_a_plugin_may_be_a_module_and_there_may_be_several(folder, monkeypatch):
 def test_a_plugin_that_does_not_load_is_the_one_fault(folder, plugins, say):
     (folder / "broken.py").write_text("\nimport fancy_dep\n")
     (folder / "typo.py").write_text("def f(:\n")
-    (folder / "name.py").write_text("from lossary import policy_loss\n\n@policy_loss\ndef half_pg(log_prob: PerTokn):\n    return log_prob\n")
+    (folder / "name.py").write_text(
+        "from lossary import policy_loss\n\n@policy_loss\ndef half_pg(log_prob: PerTokn):\n    return log_prob\n"
+    )
     (folder / "column.py").write_text(MINE.replace("advantages: ", "advantage: "))
     (folder / "empty.py").write_text("from lossary.algorithms.policy.grpo import grpo\n")
     (said,) = refused(recipe(folder, plugins))

@@ -1,6 +1,7 @@
 """A recipe as text: every value has a place, and whatever is wrong with the text is said at once, in the order of its lines."""
 
 import pytest
+
 from lossary import RecipeError, compose, load_recipe
 from lossary.pipeline import bundled_recipes, read_yaml, scalar
 from lossary.registry import Place
@@ -30,14 +31,20 @@ def faults(text, tmp_path, overrides=()):
         # what a mapping may hold
         (GOOD + GOOD, "r.yaml:2:1: policy_loss: the key 'policy_loss' stands here again; first on line 1"),
         ("policy_loss: {use: ppo-clip, use: grpo}\n", "r.yaml:1:30: policy_loss.use: the key 'use' stands here again; first on line 1"),
-        ("kl: &b {use: k3, coef: 1}\npolicy_loss:\n  use: grpo\n  <<: *b\n", "r.yaml:4:3: policy_loss: a key must be a plain word; merge keys (<<) are not read"),
+        (
+            "kl: &b {use: k3, coef: 1}\npolicy_loss:\n  use: grpo\n  <<: *b\n",
+            "r.yaml:4:3: policy_loss: a key must be a plain word; merge keys (<<) are not read",
+        ),
         (GOOD + "? [a, b]\n: 1\n", "r.yaml:2:3: a key must be a plain word; merge keys (<<) are not read"),
         (GOOD + "kl: &a [*a]\n", "r.yaml:2:5: kl.0: an alias that contains itself"),
         # tags
         (GOOD + "kl: {use: k3, coef: !!int 1.5}\n", "r.yaml:2:15: kl.coef: '1.5' is no int"),
         (GOOD + "kl: {use: k3, coef: !!bool maybe}\n", "r.yaml:2:15: kl.coef: 'maybe' is no bool"),
         (GOOD + "kl: {use: !mine k3, coef: 1}\n", "r.yaml:2:6: kl.use: the tag '!mine' is not read"),
-        (GOOD + "kl: !!python/object:os.system {use: k3, coef: 1}\n", "r.yaml:2:1: kl: the tag 'tag:yaml.org,2002:python/object:os.system' is not read"),
+        (
+            GOOD + "kl: !!python/object:os.system {use: k3, coef: 1}\n",
+            "r.yaml:2:1: kl: the tag 'tag:yaml.org,2002:python/object:os.system' is not read",
+        ),
         # the top
         ("", "r.yaml: nothing to learn from: a recipe needs policy_loss, auxiliary or value_loss."),
         ("# nothing\n", "r.yaml: nothing to learn from: a recipe needs policy_loss, auxiliary or value_loss."),
@@ -82,8 +89,14 @@ empty: keep
 old_log_prob: recordet
 """
     said = faults(text, tmp_path)
-    assert [s.partition(": ")[0] for s in said] == [f"r.yaml:{p}" for p in ("1:1", "4:3", "5:3", "6:6", "7:1", "8:11", "10:1", "11:1", "12:1")]
-    for sentence, words in zip(said, ["token-mean", "clip_ratio_high", "<= 1", "k9", "line 6", "'high' is not a number", "advantage", "count", "recorded"], strict=True):
+    assert [s.partition(": ")[0] for s in said] == [
+        f"r.yaml:{p}" for p in ("1:1", "4:3", "5:3", "6:6", "7:1", "8:11", "10:1", "11:1", "12:1")
+    ]
+    for sentence, words in zip(
+        said,
+        ["token-mean", "clip_ratio_high", "<= 1", "k9", "line 6", "'high' is not a number", "advantage", "count", "recorded"],
+        strict=True,
+    ):
         assert words in sentence
 
 
@@ -125,7 +138,7 @@ def test_aliases_that_multiply_are_stopped(tmp_path):
     assert any("aliases multiply" in s for s in faults(bomb, tmp_path))
 
 
-@pytest.mark.parametrize(("depth", "say"), [(60, "nested more than 50 deep"), (20_000, "nested too deeply to be read")])
+@pytest.mark.parametrize(("depth", "say"), [(60, "nested more than 50 deep"), (3_000, "nested too deeply to be read")])
 def test_a_recipe_of_brackets_alone_is_refused(depth, say, tmp_path):
     assert any(say in s for s in faults(f"policy_loss: {'[' * depth}{']' * depth}\n", tmp_path))
 
@@ -134,7 +147,9 @@ def test_a_recipe_of_brackets_alone_is_refused(depth, say, tmp_path):
 
 
 def test_a_name_that_is_not_in_the_box_has_a_nearest_one():
-    with pytest.raises(RecipeError, match=r"^grop: no recipe has this name\. Did you mean 'grpo'\? A file is named by its path, as in \./grop\.yaml\.$"):
+    with pytest.raises(
+        RecipeError, match=r"^grop: no recipe has this name\. Did you mean 'grpo'\? A file is named by its path, as in \./grop\.yaml\.$"
+    ):
         load_recipe("grop")
 
 
@@ -178,6 +193,38 @@ def test_every_bundled_recipe_says_what_it_is():
     box = bundled_recipes()
     assert set(box) == {"dapo", "demo", "dr-grpo", "grpo", "ppo", "reinforce-plus-plus", "rloo", "sft"} | set(box)
     assert all(text.startswith("# ") for text in box.values())
+
+
+THEIRS = {"tilted": [("acme 1.2", "policy_loss: gspo\n")], "ppo": [("acme 1.2", "policy_loss: grpo\n")]}
+
+
+@pytest.mark.parametrize(
+    ("said", "use"),
+    [
+        ("tilted", "gspo"),
+        ("acme/tilted", "gspo"),
+        ("acme/ppo", "grpo"),
+        ("lossary/ppo", {"use": "ppo-clip"}),
+        ("dapo", {"use": "ppo-clip"}),
+    ],
+)
+def test_recipes_of_plugins_are_found_like_our_own(said, use):
+    found = load_recipe(said, more=THEIRS).values["policy_loss"]
+    assert found == use or {k: found[k] for k in use} == use
+
+
+def test_a_recipe_that_two_bring_must_be_said_with_its_vendor():
+    with pytest.raises(RecipeError, match=r"ppo: the recipe comes from acme 1\.2 and lossary; say acme/ppo and lossary/ppo\."):
+        load_recipe("ppo", more=THEIRS)
+    with pytest.raises(RecipeError, match=r"tiltd: no recipe has this name\. Did you mean 'tilted'\?"):
+        load_recipe("tiltd", more=THEIRS)
+    with pytest.raises(RecipeError, match="nobody/tilted: no recipe has this name"):
+        load_recipe("nobody/tilted", more=THEIRS)
+
+
+def test_faults_in_a_plugins_recipe_name_the_plugin():
+    recipe = load_recipe("acme/tilted", ["kl.coef=1"], more={"tilted": [("acme 1.2", "policy_los: gspo\n")]})
+    assert [str(f).partition(": policy")[0] for f in recipe.document.faults] == ["acme 1.2: tilted:1:1"]
 
 
 # ── overrides ────────────────────────────────────────────────────────────────────────────────────────────────────────

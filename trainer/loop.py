@@ -1,6 +1,7 @@
 """The loop, in one sitting: sample, reward, estimate, then epochs of minibatches of micro-batches, then again."""
 
 import copy
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -41,7 +42,9 @@ class Trainer:
         self.policy = self._gpt(seed=_seed(settings.train.seed, "policy"))
         self.reference: GPT | None = None
         needs = {**self.objective.needs("estimate"), **self.objective.needs("loss")}
-        self.critic = self._gpt(value_head=True, seed=_seed(settings.train.seed, "critic")) if {"values", "old_values"} & set(needs) else None
+        self.critic = (
+            self._gpt(value_head=True, seed=_seed(settings.train.seed, "critic")) if {"values", "old_values"} & set(needs) else None
+        )
         self.needs_reference = "ref_log_prob" in needs
         self.resumed = False
         self.optimizing = Optimizing(settings.train, self.policy, self.critic)
@@ -52,7 +55,16 @@ class Trainer:
     def _gpt(self, *, value_head: bool = False, seed: int) -> GPT:
         m, longest = self.settings.model, max(len(i.prompt) for i in self.task.eval_items(64)) + 1
         context = 2 * longest + self.task.max_new_tokens
-        return GPT(self.chars.vocab_size, d_model=m.d_model, layers=m.layers, heads=m.heads, tied=m.tied, context=context, value_head=value_head, seed=seed)
+        return GPT(
+            self.chars.vocab_size,
+            d_model=m.d_model,
+            layers=m.layers,
+            heads=m.heads,
+            tied=m.tied,
+            context=context,
+            value_head=value_head,
+            seed=seed,
+        )
 
     # ── the run ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -63,7 +75,7 @@ class Trainer:
             self._warm_up()
             self.reference = self._frozen() if self.needs_reference else None
             self._log({"step": 0, "eval/accuracy": self._accuracy()})
-            self._save()
+            self.save()
         while self.step < settings.train.steps:
             line = self._update() if settings.reinforces else self._imitate()
             self.step += 1
@@ -72,7 +84,7 @@ class Trainer:
             self._log({"step": self.step, **line})
             every = settings.train.checkpoint_every
             if self.step == settings.train.steps or (every and self.step % every == 0):
-                self._save()
+                self.save()
         return self.lines
 
     def _warm_up(self) -> None:
@@ -147,7 +159,9 @@ class Trainer:
             found["old_values"] = column(lambda p: values_of(critic, inputs, p))
         return batch.with_columns(batch.levels["rollout_log_prob"], **found)
 
-    def _take_step(self, objective: Objective, optimizing: Optimizing, inputs: Inputs, batch: Batch) -> tuple[list[LossOut], dict[str, float]]:
+    def _take_step(
+        self, objective: Objective, optimizing: Optimizing, inputs: Inputs, batch: Batch
+    ) -> tuple[list[LossOut], dict[str, float]]:
         """One optimizer step, accumulated over micro-batches."""
         outs = []
         needs = objective.needs("loss")
@@ -158,7 +172,10 @@ class Trainer:
             out = objective.loss(micro, log_prob=log_prob, entropy=entropy if "entropy" in needs else entropy.detach(), values=values)
             torch.autograd.backward(out.total)
             outs.append(replace(out, total=out.total.detach(), actor=out.actor.detach(), critic=out.critic.detach(), terms={}))
-        norms = optimizing.step()
+        try:
+            norms = optimizing.step()
+        except LossaryError as error:
+            raise LossaryError(f"step {self.step + 1}: {error}{_suspects(objective.metrics(outs))}") from error
         objective.commit()
         return outs, norms
 
@@ -179,7 +196,8 @@ class Trainer:
         self.listen(line)
         self.settings.catalog.announce({"event": "step", **line})
 
-    def _save(self) -> None:
+    def save(self) -> None:
+        """Write the checkpoint."""
         content = {
             "step": self.step,
             "recipe": self.folder.recipe.read_text("utf-8"),
@@ -213,6 +231,11 @@ class Trainer:
         if self.critic is not None:
             self.critic.load_state_dict(saved["critic"])
         self.optimizing.load_state_dict(saved["optimizers"])
+
+
+def _suspects(metrics: Mapping[str, float]) -> str:
+    broken = [name for name, value in metrics.items() if not math.isfinite(value)]
+    return f" Not finite either: {', '.join(broken)}." if broken else " Every loss is finite; only a gradient is not."
 
 
 def _seed(*parts: object) -> int:

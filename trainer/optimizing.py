@@ -14,7 +14,7 @@ class Optimizing:
     """AdamW for the actor and, if there is one, for the critic."""
 
     def __init__(self, settings: TrainSettings, actor: nn.Module, critic: nn.Module | None) -> None:
-        self.clip = settings.grad_clip
+        self.settings, self.clip = settings, settings.grad_clip
         self.roles = {"actor": (actor, settings.lr)} | ({"critic": (critic, settings.critic_lr)} if critic is not None else {})
         self.optimizers = {
             role: torch.optim.AdamW(model.parameters(), lr=lr, betas=settings.betas, weight_decay=settings.weight_decay)
@@ -51,3 +51,5 @@ class Optimizing:
         """Take it back."""
         for role, optimizer in self.optimizers.items():
             optimizer.load_state_dict(saved[role])
+            for group in optimizer.param_groups:  # moments come from the checkpoint, settings from the recipe and its overrides
+                group.update(lr=self.roles[role][1], betas=self.settings.betas, weight_decay=self.settings.weight_decay)

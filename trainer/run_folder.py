@@ -19,18 +19,27 @@ class RunFolder:
     @classmethod
     def new(cls, parent: Path, name: str, recipe: str) -> "RunFolder":
         """Make ``parent/name-0001`` or the next free number, and write the recipe into it."""
-        number = 1
-        while True:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LossaryError(f"the folder {parent} for runs cannot be made: {error}") from error
+        for number in range(1, 1_000_000):
             folder = cls(parent / f"{name}-{number:04d}")
             try:
-                folder.path.mkdir(parents=True)
+                folder.path.mkdir()
                 break
             except FileExistsError:
-                number += 1
+                continue
             except OSError as error:
                 raise LossaryError(f"the run folder {folder.path} cannot be made: {error}") from error
-        folder.recipe.write_text(recipe, "utf-8")
+        folder.keep_recipe(recipe)
         return folder
+
+    def keep_recipe(self, text: str) -> None:
+        """Write the recipe that the run follows from now on."""
+        aside = self.recipe.with_suffix(".partial")
+        aside.write_text(text, "utf-8")
+        os.replace(aside, self.recipe)
 
     @classmethod
     def existing(cls, path: Path) -> "RunFolder":
@@ -48,13 +57,17 @@ class RunFolder:
     def keep_until(self, step: int) -> list[dict[str, Any]]:
         """Drop the lines of steps that a resumed run will take again, also a line that was cut off; return the others."""
         kept = []
-        for text in self.metrics.read_text("utf-8").splitlines() if self.metrics.exists() else []:
+        if not self.metrics.exists():
+            raise LossaryError(f"{self.metrics} is gone; put it back to resume, or start a new run.")
+        texts = self.metrics.read_text("utf-8", errors="replace").splitlines()
+        for i, text in enumerate(texts):
             try:
                 line = json.loads(text)
-            except json.JSONDecodeError:
-                break  # only the last line can be cut off
-            if line["step"] <= step:
-                kept.append(line)
+                if line["step"] <= step:
+                    kept.append(line)
+            except (json.JSONDecodeError, TypeError, KeyError) as error:
+                if i < len(texts) - 1:  # only the last line can have been cut off by a kill
+                    raise LossaryError(f"{self.metrics}:{i + 1}: no line of metrics: {text[:40]!r}") from error
         aside = self.metrics.with_suffix(".partial")
         aside.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
         os.replace(aside, self.metrics)

@@ -19,12 +19,15 @@ SAMPLED = frozenset({
 """What a step on rollouts has beside them."""
 
 
+Rate = Annotated[float, Field(gt=0, le=1e6, description="learning rate")]
+
+
 class ModelSettings(Strict):
     """The small GPT; a critic has the same size."""
 
-    d_model: Count = 64
-    layers: Count = 2
-    heads: Count = 4
+    d_model: Annotated[int, Field(gt=0, le=8192)] = 64
+    layers: Annotated[int, Field(gt=0, le=256)] = 2
+    heads: Annotated[int, Field(gt=0, le=256)] = 4
     tied: bool = False
 
 
@@ -33,7 +36,7 @@ class WarmUpSettings(Strict):
 
     steps: Annotated[int, Field(ge=0)] = 0
     batch: Count = 64
-    lr: Positive = 3e-3
+    lr: Rate = 3e-3
     ramp: Count = 10
     """Steps over which the learning rate rises to ``lr``."""
 
@@ -55,14 +58,14 @@ class TrainSettings(Strict):
     epochs: Count = 1
     minibatches: Count = 1
     max_tokens: Count = 16384
-    lr: Positive = 3e-4
-    critic_lr: Positive = 1e-3
+    lr: Rate = 3e-4
+    critic_lr: Rate = 1e-3
     weight_decay: NonNegative = 0.0
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
     grad_clip: Positive | None = 1.0
     seed: Annotated[int, Field(ge=0)] = 0
-    threads: Count = 1
-    checkpoint_every: Annotated[int, Field(ge=0)] = 0
+    threads: Annotated[int, Field(gt=0, le=1024)] = 1
+    checkpoint_every: Annotated[int, Field(ge=0)] = 20
     """Steps between checkpoints; 0: only the one at the end."""
 
 
@@ -129,7 +132,9 @@ def _makeable(recipe: Recipe, plan: Plan, faults: list[Fault]) -> None:
     for name, who in {**objective.needs("estimate"), **objective.needs("loss")}.items():
         if name not in shown:
             without = "" if name not in SAMPLED else " without a policy_loss, since it then learns from demonstrations"
-            _fault(recipe, faults, _slot_of(plan, who), f"{who} needs the column {name!r}, which the bundled trainer does not make{without}")
+            _fault(
+                recipe, faults, _slot_of(plan, who), f"{who} needs the column {name!r}, which the bundled trainer does not make{without}"
+            )
 
 
 def _slot_of(plan: Plan, who: str) -> tuple[str, ...]:
@@ -157,7 +162,8 @@ def _task(recipe: Recipe, book: Catalog, faults: list[Fault]) -> Task | None:
     try:
         made: Task = bound.component.function(**bound.params)
         made.train_item(0)
-    except ValueError as error:
-        _fault(recipe, faults, ("task",), str(error))
+    except Exception as error:  # a task may raise anything
+        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+        _fault(recipe, faults, ("task",), said if isinstance(error, ValueError) else f"the task {bound.component.name!r} is none: {said}")
         return None
     return made

@@ -1,0 +1,227 @@
+"""Estimators, aggregations and value losses against the numbers that other frameworks' own code gave."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+from golden import estimator_advantages as advantages
+from golden import estimator_losses as losses
+from golden.records import ESTIMATORS, Book, Key, Pairs, Record, Unmapped, difference, inputs, leaves
+from torch import Tensor
+
+DELIBERATE: Mapping[Key, tuple[str, str]] = {
+    ("*", "item=adv/gae/skyrl & data=masked & gamma=0.*"): (
+        "reads-hole",
+        "SkyRL's recursion runs through holes and end padding and reads the values there; ours skips them.",
+    ),
+    ("*", "item=adv/gae/skyrl & data=reward-under-mask"): (
+        "reads-hole",
+        "SkyRL's recursion runs through holes and end padding and reads the rewards there; ours skips them.",
+    ),
+    ("*", "item=adv/gae/openrlhf & data=hole & gamma=0.*"): (
+        "reads-hole",
+        "OpenRLHF's trace decays through a hole as if values of 0 stood in it; ours skips it.",
+    ),
+    ("*", "item=adv/reinforce_plus_plus/skyrl & data=reward-after-hole"): (
+        "reads-hole",
+        "A hole resets SkyRL's return, so earlier turns get no reward; ours skips the hole.",
+    ),
+    ("*", "item=adv/reinforce_plus_plus/slime & data=hole & gamma=0.*"): (
+        "reads-hole",
+        "slime discounts once for each position of a hole; ours only for sampled tokens.",
+    ),
+    ("*", "item=adv/reinforce/openrlhf & data=hole & gamma=0.*"): (
+        "reads-hole",
+        "OpenRLHF discounts once for each position of a hole; ours only for sampled tokens.",
+    ),
+    ("*", "item=adv/grpo/nemo & use_leave_one_out_baseline=True & normalize_rewards=True & data=group-of-three"): (
+        "framework-bug",
+        "NeMo divides by the deviation of the others, which is 0 or nearly so when only this one differs.",
+    ),
+    ("*", "item=agg/roll/token-mean"): (
+        "framework-bug",
+        "ROLL's token-mean adds up masked positions too; ours has none.",
+    ),
+    ("*", "item=agg/skyrl/token_mean_legacy"): (
+        "split-dependent",
+        "SkyRL's legacy mean is a mean of micro-batches' means; ours is one mean over the step.",
+    ),
+    ("*", "item=norm/advantage_batch_normalize/skyrl"): (
+        "counts-padding",
+        "SkyRL takes the mean over all positions, padding included; ours over tokens.",
+    ),
+}
+"""Records that differ on purpose: ``(reason, what differs)``. A word is one that ``words`` yields."""
+
+PENDING: Mapping[Key, str] = {
+    # advantages
+    ("*", "item=adv/*trl* & data=nan"): "rewards that are missing (NaN)",
+    ("*", "item=adv/opo/*"): "advantage/opo",
+    ("*", "item=adv/gpg/*"): "advantage/gpg",
+    ("*", "item=adv/remax/*"): "advantage/remax",
+    ("*", "item=adv/*optimal_token_baseline/*"): "advantage/optimal-token-baseline",
+    ("*", "item=adv/*gdpo*"): "advantage/gdpo",
+    ("*", "item=adv/grpo/trl/normalize_then_sum/*"): "advantage/gdpo",
+    ("*", "item=adv/grpo_passk/*"): "advantage/pass-at-k",
+    ("*", "item=adv/passk_analytic"): "advantage/pass-at-k",
+    ("*", "item=adv/pkpo"): "advantage/pass-at-k",
+    ("*", "item=adv/max*rl/*"): "advantage/maxrl",
+    ("*", "item=adv/grpo/prime & length_penalty.*"): "advantage/grpo with a length penalty",
+    ("*", "item=adv/gae/nemo & !length_adaptive_alpha=0.0"): "advantage/gae with a lambda by length",
+    ("*", "item=adv/vtrace/*"): "advantage/vtrace",
+    ("*", "item=adv/opd/*"): "advantage/opd",
+    ("*", "item=adv/rlsd_reweight/*"): "advantage/rlsd",
+    ("*", "item=adv/a2po_vstar/*"): "advantage/a2po",
+    ("*", "item=adv/prime_rloo"): "advantage/prime",
+    ("*", "item=adv/agentic_reinforce/*"): "advantage by turn: reinforce",
+    ("*", "item=adv/mt_grpo"): "advantage by turn: grpo",
+    ("*", "item=adv/grpo_per_step/*"): "advantage by turn: grpo",
+    ("*", "item=adv/reinforce_plus_plus_baseline/slime"): "advantage less KL, token by token",
+    ("*", "item=adv/reinforce_baseline/openrlhf & no_std_norm=True"): "advantage/whiten: the mean alone",
+    ("*", "item=norm/areal/tokens"): "advantage/whiten: by group, leaving out, the mean alone",
+    ("*", "item=norm/areal/rewards & std_unbiased=False & !std_level=None"): "advantage/grpo: the biased deviation",
+    ("*", "item=norm/masked_normalize/*"): "advantage/whiten: by sequence",
+    ("*", "item=norm/roll/running"): "advantage/whiten: running moments",
+    # rewards
+    ("*", "item=reward/overlong/*"): "reward shaping: overlong",
+    ("*", "item=reward/stop_properly/*"): "reward shaping: truncated",
+    ("*", "item=reward/repetition/*"): "reward shaping: repetition",
+    ("*", "item=reward/kl_in_reward/*"): "reward shaping: clipped",
+    ("*", "item=reward/pf_ppo_weights/*"): "sample selection: weights by reward",
+    ("*", "item=filter/*"): "sample selection: groups without variance",
+    # KL, aggregations, values, entropy
+    ("*", "item=kl/openrlhf/unbiased/*"): "kl: weighted by the importance ratio",
+    ("*", "item=kl/slime/importance_ratio/*"): "kl: weighted by the importance ratio",
+    ("*", "item=kl/trl/k3 & use_bias_correction_kl=True"): "kl: weighted by the importance ratio",
+    ("*", "item=kl/nemo/* & importance_weights=vs_rollout"): "kl: weighted by the importance ratio",
+    ("*", "item=kl/nemo/k[12] & importance_weights=on_policy_trick"): "kl: weighted by the importance ratio",
+    ("*", "item=kl/roll/full"): "kl/full: over the vocabulary",
+    ("*", "item=agg/slime & calculate_per_token_loss=False & !sample_denoms=None"): "aggregation: lengths given from outside",
+    ("*", "item=value/clipped_huber/*"): "value_loss/clipped-huber",
+    ("*", "item=value/two_hot/*"): "value_loss/two-hot",
+    ("*", "item=entropy/from_logits"): "the head: entropy from logits",
+    ("*", "item=entropy/chunked/*"): "the head: entropy from logits",
+    ("*", "item=entropy/sum_pi_squared"): "the head: sum of squared probabilities from logits",
+    ("*", "item=entropy/top_quantile_mask/*"): "token selection by entropy",
+    ("*", "item=entropy/adaptive_controller/*"): "coefficient/adaptive-entropy",
+    # distillation and rollout corrections
+    ("*", "item=distill/*"): "distillation",
+    ("*", "item=mismatch/metrics/*"): "metrics of the distance between sampler and actor",
+    ("*", "item=mismatch/*_loss_fn/prime & !item=mismatch/ce_*"): "policy_loss/prime-rl: tokens are dropped by their change of probability",
+    ("*", "item=mismatch/is_weights/*"): "correction: weights",
+    ("*", "item=mismatch/is_correction/*"): "correction: weights",
+    ("*", "item=mismatch/vllm_is/*"): "correction: weights",
+    ("*", "item=mismatch/tis/*"): "correction: weights",
+    ("*", "item=mismatch/mis/*"): "correction: weights and rejection",
+    ("*", "item=mismatch/off_policy_correction/*"): "correction: weights and rejection",
+    ("*", "item=mismatch/train_infer/*"): "correction: weights and rejection",
+    ("*", "item=mismatch/rejection/*"): "correction: rejection",
+    ("*", "item=mismatch/m2po/*"): "correction: M2PO's rejection",
+    ("*", "item=mismatch/opsm/*"): "correction: rejection of sequences with a bad advantage",
+    ("*", "item=mismatch/off_policy_sequence_mask/*"): "correction: rejection of sequences with a bad advantage",
+}
+"""Records of what is not there yet, by the component that they wait for."""
+
+
+def words(r: Record) -> Iterator[str]:
+    yield f"item={r['item']}"
+    yield from leaves(r["hyper"], "")
+    i = inputs(r)
+    tensors = {k: x for k, x in i.items() if isinstance(x, Tensor)}
+    if any(x.isnan().any() for x in tensors.values()):
+        yield "data=nan"
+    if "prompt_ids" in tensors and tensors["prompt_ids"][:, 0].unique(return_counts=True)[1].max() >= 3:
+        yield "data=group-of-three"
+    mask = next((tensors[k] for k in ("response_mask", "mask", "action_mask", "loss_mask") if k in tensors), None)
+    if mask is None or mask.dim() != 2:
+        return
+    on = mask > 0
+    begun, goes_on = on.cummax(1).values, on.flip(1).cummax(1).values.flip(1)
+    after_hole = on & (begun & ~on).cummax(1).values
+    if not on.all():
+        yield "data=masked"
+    if (~on & begun & goes_on).any():
+        yield "data=hole"
+    rewards = tensors.get("token_level_rewards")
+    if rewards is not None and (rewards[~on] != 0).any():
+        yield "data=reward-under-mask"
+    if rewards is not None and (rewards[after_hole] != 0).any():
+        yield "data=reward-after-hole"
+
+
+# ── the comparison ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+Family = Callable[[Record], Pairs]
+FAMILIES: tuple[tuple[Family, tuple[str, ...]], ...] = (
+    (losses.kl, ("kl/",)),
+    (losses.controller, ("kl_controller/",)),
+    (losses.agg, ("agg/",)),
+    (losses.value_loss, ("value/clipped",)),
+    (losses.likelihood, ("mismatch/ce_loss_fn/prime",)),
+    (advantages.gae, ("adv/gae/",)),
+    (advantages.lambda_returns, ("adv/lambda_returns/rlax",)),
+    (advantages.whitened_groups, ("adv/reinforce_plus_plus_baseline/verl", "adv/raw_reward/nemo")),
+    (advantages.returns_to_go, ("adv/reinforce/openrlhf", "adv/reinforce_baseline/openrlhf", "adv/flash_reinforce/openrlhf")),
+    (advantages.reinforce_plus_plus, ("adv/reinforce/roll", *(f"adv/reinforce_plus_plus/{x}" for x in ("verl", "skyrl", "slime", "nemo")))),
+    (advantages.whiten, ("norm/masked_whiten", "norm/distributed_masked_whiten", "norm/advantage_batch_normalize")),
+    (advantages.kl_in_reward, ("kl_in_reward/verl",)),
+    (advantages.padded_groups, ("adv/grpo/verl", "adv/grpo/skyrl", "adv/grpo/nemo", "adv/grpo_vectorized/", "adv/rloo_vectorized/")),
+    (advantages.padded_groups, ("adv/rloo/verl", "adv/rloo/skyrl", "adv/rloo/openrlhf", "adv/group_norm/", "adv/dr_grpo/")),
+    (advantages.blocked_groups, ("adv/grpo/", "adv/rloo/", "adv/group/slime", "adv/reinforce_plus_plus/swift", "adv/mcadvantage/torchrl")),
+    (advantages.blocked_groups, ("adv/compute_", "norm/areal/rewards", "norm/roll/reward_norm")),
+)
+"""By the beginning of an item, which function compares it."""
+
+ROUNDED_INSIDE = {
+    "adv/grpo/trl/": 1e-7,  # the degrees of freedom are float32
+    "adv/rloo/trl": 1e-7,  # the same
+    "adv/grpo/verl/": 1e-7,  # the deviation of a singleton is a float32 one
+    "adv/gae/openrlhf": 1e-5,  # the mean and the variance are float32
+    "adv/reinforce/openrlhf": 1e-5,  # the same
+    "adv/reinforce_baseline/openrlhf": 1e-5,  # the same
+    "value/clipped/verl": 1e-7,  # 1e-8 added to lengths
+    "agg/openrlhf": 1e-7,  # the same
+    "agg/roll/": 1e-7,  # the same
+}
+"""Items whose frameworks round or add an epsilon inside without their notes saying so, and what that costs."""
+
+
+def tolerance(r: Record) -> tuple[float, float]:
+    """Return ``(relative, absolute)``."""
+    if "float32" in r["compute_dtype"]:
+        return 2e-5, 2e-6
+    if "float32" in r.get("notes", ""):
+        return 1e-5, 1e-9
+    return next((rtol for start, rtol in ROUNDED_INSIDE.items() if r["item"].startswith(start)), 1e-9), 1e-9
+
+
+def differences(r: Record) -> list[str]:
+    """Return what of a record ours does not meet."""
+    family = next((f for f, starts in FAMILIES if r["item"].startswith(starts)), None)
+    if family is None:
+        raise Unmapped(r)
+    return [found for what, ours, theirs in family(r) for found in difference(what, ours, theirs, *tolerance(r))]
+
+
+BOOK = Book("golden_estimators.json", ESTIMATORS["cases"], words, differences, DELIBERATE, PENDING)
+
+
+# ── the tests ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("identity", BOOK.compared)
+def test_ours_is_theirs(identity: str) -> None:
+    assert differences(BOOK.records[identity]) == []
+
+
+@pytest.mark.parametrize("key", DELIBERATE, ids=" ".join)
+def test_what_differs_on_purpose_does_differ(key: Key) -> None:
+    BOOK.check_deliberate(key)
+
+
+@pytest.mark.parametrize("key", PENDING, ids=" ".join)
+def test_what_is_pending_is_there_to_wait(key: Key) -> None:
+    BOOK.check_pending(key)
+
+
+def test_nothing_is_dropped_and_little_differs() -> None:
+    BOOK.check_sum()
