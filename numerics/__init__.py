@@ -1,9 +1,28 @@
 """Primitives that algorithms, estimators and corrections share: pure functions of tensors, each with its gradient thought through."""
 
+from .bernoulli import binary_kl, probability_shift
 from .choose import log_choose
-from .ratio import bounded, bounded_log_ratio, clipped_surrogate
+from .quantile import quantile, segment_quantile
+from .ratio import bounded, bounded_log_ratio, capped, clipped_surrogate, scored
 from .scan import scan
+from .score import score_loss
 from .straight_through import straight_through
 from .sums import accumulator, safe_divide
 
-__all__ = ["accumulator", "bounded", "bounded_log_ratio", "clipped_surrogate", "log_choose", "safe_divide", "scan", "straight_through"]
+__all__ = [
+    "accumulator",
+    "binary_kl",
+    "bounded",
+    "bounded_log_ratio",
+    "capped",
+    "clipped_surrogate",
+    "log_choose",
+    "probability_shift",
+    "quantile",
+    "safe_divide",
+    "scan",
+    "score_loss",
+    "scored",
+    "segment_quantile",
+    "straight_through",
+]

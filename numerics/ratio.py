@@ -23,6 +23,16 @@ def bounded_log_ratio(log_prob: Tensor, old_log_prob: Tensor, bound: float | Non
     return bounded(log_prob - old_log_prob, bound)
 
 
+def capped(ratio: Tensor, cap: float | None) -> Tensor:
+    """Return a ratio, at most ``cap``; past it the gradient is 0. ``None`` caps nothing."""
+    return ratio if cap is None else ratio.clamp(max=cap)
+
+
+def scored(rollout_log_prob: Tensor, otherwise: Tensor) -> Tensor:
+    """Return the sampler's log-probabilities [nats]; a token that it did not score (NaN) gets ``otherwise``, detached: the ratio 1."""
+    return torch.where(rollout_log_prob.isnan(), otherwise.detach(), rollout_log_prob)
+
+
 def clipped_surrogate(
     log_ratio: Tensor, advantages: Tensor, clip_ratio_low: float, clip_ratio_high: float, clip_ratio_c: float | None = None
 ) -> tuple[Tensor, Report]:

@@ -246,9 +246,14 @@ def test_mask_o6_what_stands_under_the_mask_changes_nothing_at_all(kind, name):
     found = []
     for x in (-1.0, -9.0, NAN):
         logp, old = leaf([[-1.0, -0.5], [-0.8, x]]), t([[-1.1, -0.5], [-0.7, x]])
-        batch = Batch.from_padded(
-            t([[1, 1], [1, 0]]), old_log_prob=old, ref_log_prob=old, advantages=t([1.0, -1.0]), rewards=t([1.0, -1.0])
-        )
+        columns = dict.fromkeys(("old_log_prob", "ref_log_prob", "rollout_log_prob", "teacher_log_prob"), old)
+        columns |= {
+            "rewards": t([1.0, 0]),
+            "log_z": t([0.1, 0.2]),
+            "group_ids": torch.tensor([0, 0]),
+            "turns": torch.tensor([[0, 1], [0, 1]]),
+        }
+        batch = Batch.from_padded(t([[1, 1], [1, 0]]), **columns, advantages=t([1.0, -1.0]))
         o = compose(recipe, components=[given])
         out = o.loss(o.weigh(o.estimate(batch)), log_prob=logp, entropy=-logp)
         out.total.backward()

@@ -40,6 +40,8 @@ class World:
             "baseline_rewards": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),
             "sum_pi_squared": self.dirty(torch.rand(rows, width, generator=g, dtype=torch.float64), garbage).to(dtype),
             "prm_log_prob": log_probs(),
+            "log_z": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),
+            "noise": self.dirty(torch.rand(rows, width, generator=g, dtype=torch.float64), garbage).to(dtype),
         }
 
     def dirty(self, x: Tensor, garbage: float) -> Tensor:

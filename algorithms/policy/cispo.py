@@ -1,0 +1,42 @@
+"""CISPO: clip the weight of a token instead of the token, so that every token keeps a gradient."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from ...numerics import bounded_log_ratio, score_loss
+from ...registry import Mean, PerToken, Report, policy_loss
+from ...registry.hyper import ClipRange, LogRatioBound, Positive
+
+LowerRange = Annotated[float | None, Field(ge=0, description="the weight is at least 1 - this; null: no lower bound")]
+Cap = Annotated[Positive | None, Field(description="the largest weight itself, in the place of 1 + clip_ratio_high")]
+
+
+@policy_loss(paper="arXiv:2506.13585", scope="token", suits={"imp_ratio_cap": ">= 1"}, claims=("on-policy-gradient",))
+def cispo(
+    log_prob: PerToken,
+    old_log_prob: PerToken,
+    advantages: PerToken,
+    *,
+    clip_ratio_low: LowerRange = None,
+    clip_ratio_high: ClipRange = 4.0,
+    imp_ratio_cap: Cap = None,
+    mask_clipped: bool = False,
+    log_ratio_bound: LogRatioBound = 20.0,
+) -> tuple[PerToken, Report]:
+    r"""Bound the ratio as a detached weight: where ``ppo-clip`` silences a rare token that became likely, this only holds its weight.
+
+    .. math:: L_t = -\operatorname{sg}\bigl(\operatorname{clip}(r_t, 1 - \epsilon_{low}, 1 + \epsilon_{high})\bigr)\, A_t\, \ell_t
+
+    ``[N]``, in advantage times nats. The paper and ScaleRL (arXiv:2510.13786) bound the weight from above only. Frameworks disagree on
+    what the number means: verl, slime and NeMo write :math:`1 + \epsilon` (``clip_ratio_high``), TRL, Liger and tinker the largest
+    weight itself (``imp_ratio_cap``). ``mask_clipped`` drops the tokens that ``ppo-clip`` would silence.
+    """
+    log_ratio = bounded_log_ratio(log_prob, old_log_prob, log_ratio_bound)
+    ratio = log_ratio.detach().exp()
+    low = 0.0 if clip_ratio_low is None else 1 - clip_ratio_low
+    high = 1 + clip_ratio_high if imp_ratio_cap is None else imp_ratio_cap
+    weight = ratio.clamp(low, high)
+    keep = ~torch.where(advantages > 0, ratio > high, (advantages < 0) & (ratio < low)) if mask_clipped else None
+    return score_loss(weight, advantages, log_prob, keep), {"pg_clipfrac": Mean(ratio != weight), "ppo_kl": Mean(-log_ratio.detach())}

@@ -1,0 +1,38 @@
+"""DPPO with total variation: a token is left out when its probability, not its ratio, has moved too far."""
+
+from typing import Literal
+
+import torch
+
+from ...numerics import bounded_log_ratio, capped, probability_shift, score_loss
+from ...registry import Mean, PerToken, Report, policy_loss
+from ...registry.hyper import Fraction, LogRatioBound, Positive
+
+
+@policy_loss(aliases=("dppo", "dppo-binary-tv"), paper="arXiv:2602.04879", scope="token", claims=("on-policy-gradient",))
+def dppo_tv(
+    log_prob: PerToken,
+    old_log_prob: PerToken,
+    advantages: PerToken,
+    *,
+    clip_ratio_low: Fraction = 0.2,
+    clip_ratio_high: Fraction = 0.2,
+    clip_ratio_c: Positive | None = 20.0,
+    objective: Literal["score", "ratio"] = "score",
+    log_ratio_bound: LogRatioBound = 20.0,
+) -> tuple[PerToken, Report]:
+    r"""Drop a token whose probability moved too far its own way; ``ppo-clip`` stops rare tokens at shifts that hardly matter.
+
+    .. math:: L_t = -\operatorname{sg}(\min(r_t, c))\, A_t\, \ell_t \ \text{unless}\
+        (A_t > 0,\ \pi_t - \pi^{old}_t > \delta_{high}) \ \text{or}\ (A_t < 0,\ \pi^{old}_t - \pi_t > \delta_{low})
+
+    ``[N]``, in advantage times nats; ``objective: ratio`` is :math:`-\min(r_t, c)\, A_t` instead, in units of the advantage, with the
+    same gradient below the cap and none above. The thresholds are probabilities. The policy that sampled is ``old_log_prob``.
+    """
+    log_ratio = bounded_log_ratio(log_prob, old_log_prob, log_ratio_bound)
+    shift = probability_shift(log_prob, old_log_prob)
+    keep = ~torch.where(advantages > 0, shift > clip_ratio_high, (advantages < 0) & (shift < -clip_ratio_low))
+    report = {"pg_clipfrac": Mean(~keep), "ppo_kl": Mean(-log_ratio.detach())}
+    if objective == "score":
+        return score_loss(capped(log_ratio.exp(), clip_ratio_c), advantages, log_prob, keep), report
+    return -capped(torch.where(keep, log_ratio, 0.0).exp(), clip_ratio_c) * torch.where(keep, advantages, 0.0), report

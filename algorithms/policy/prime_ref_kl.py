@@ -1,0 +1,29 @@
+"""PRIME-RL's distillation: the teacher's log-ratio as advantage, in the surrogate against the sampler."""
+
+from ...numerics import probability_shift, scored
+from ...registry import Mean, PerToken, Report, policy_loss
+from ...registry.hyper import Fraction, LogRatioBound, NonNegative
+from .prime_rl import held_surrogate
+
+
+@policy_loss(scope="token")
+def prime_ref_kl(
+    log_prob: PerToken,
+    rollout_log_prob: PerToken,
+    teacher_log_prob: PerToken,
+    *,
+    mask_low: Fraction = 0.2,
+    kl_tau: NonNegative = 1e-3,
+    log_ratio_bound: LogRatioBound = 20.0,
+) -> tuple[PerToken, Report]:
+    r"""Return the surrogate of ``prime-rl`` with the gap to the teacher as the advantage, and one mask for either sign of it.
+
+    .. math:: L_t = -\operatorname{sg}(\ell^{tea}_t - \ell_t)\, R_t\, [\pi_t - \pi^{roll}_t \ge -\theta] + \tau_{KL}\, x_t^2
+
+    ``[N]``, in nats. Unlike ``opd`` the ratio is against the sampler, unclipped; a token that the sampler did not score has the ratio 1.
+    """
+    behaviour = scored(rollout_log_prob, log_prob)
+    gap = (teacher_log_prob - log_prob).detach()
+    keep = probability_shift(log_prob, behaviour) >= -mask_low
+    loss, report = held_surrogate(log_prob, behaviour, gap, keep, 1.0, kl_tau, log_ratio_bound)
+    return loss, {**report, "teacher_kl": Mean(-gap)}
