@@ -11,7 +11,7 @@ from ...registry.hyper import Discount, Positive
 from .critic import Bootstrap, after_last
 
 
-@advantage_estimator(aliases=("vapo", "vc_ppo"), paper="arXiv:2504.05118", scope="sequence")
+@advantage_estimator(aliases=("vc_ppo",), paper="arXiv:2504.05118", scope="sequence")
 def gae_decoupled(
     token_rewards: PerToken,
     old_values: PerToken,
@@ -32,7 +32,7 @@ def gae_decoupled(
 
     ``[N]``, in units of the reward. With ``length_adaptive_alpha`` (0.05 in the paper) each sequence has the :math:`\lambda_\pi` of its
     length :math:`n_i` in sampled tokens, which replaces ``lam_policy``; up to :math:`1 / \alpha` tokens that is 0. Holes and the end as
-    in ``gae``. Two lambdas: arXiv:2503.01491; the length: equation 8 of the paper.
+    in ``gae``. Two lambdas: arXiv:2503.01491.
     """
     last = after_last("gae-decoupled", bootstrap, truncated, bootstrap_values)
     surprise = token_rewards + gamma * sequences.next(old_values, last) - old_values

@@ -37,7 +37,7 @@ def gdpo(
 
     ``[N]``, without unit. The moments are those of ``whiten`` over tokens; over ``sequences`` (TRL, NeMo) the deviation is that of the
     :math:`x_i` and :math:`\epsilon_{step}` is added to it. ``baseline: others`` is ``grpo-leave-one-out`` with ``others-std`` (NeMo). A
-    component that is tied in its group gives 0 there. Equations 4 to 6 of the paper; as many weights as components, else ``ColumnError``.
+    component that is tied in its group gives 0 there. As many weights as components, else ``ColumnError``.
     """
     parts = component_rewards.unbind(1)
     shares = (1.0,) * len(parts) if weights is None else weights

@@ -28,7 +28,7 @@ def passk_analytic(
         A_{right} = \frac{1 - \rho}{\sigma + \epsilon}, \quad A_{wrong} = \frac{1 - \rho - \binom{n-c-1}{k-1} / \binom{n-1}{k-1}}{\sigma + \epsilon}
 
     ``[S]``, without unit; :math:`c` of the :math:`n` sequences of a group are right. A group with none right gives 0, one with fewer than
-    :math:`k` wrong answers is solved and gives 0, and so does one with fewer than :math:`k` sequences. Equations 11 to 15 of the paper.
+    :math:`k` wrong answers is solved and gives 0, and so does one with fewer than :math:`k` sequences.
     """
     right = rewards > threshold
     n = sequences.group_spread(sequences.group_size())

@@ -32,7 +32,7 @@ def prime(
 
     ``[N]``; advantages without unit, ``returns`` in units of the reward. :math:`\bar q_j` is the mean of :math:`q` over the tokens of a
     sequence and :math:`n` the size of its group. Alone in its group a sequence has no :math:`x_t` and no outcome either, or with
-    ``singleton: reward`` both unchanged. Equation 5 of the paper; whitened as in ``reinforce-plus-plus``.
+    ``singleton: reward`` both unchanged. Whitened as in ``reinforce-plus-plus``.
     """
     implicit = beta * (prm_log_prob - ref_log_prob)
     size = sequences.group_spread(sequences.group_size())

@@ -14,8 +14,7 @@ def remax(token_rewards: PerToken, baseline_rewards: PerSequence, sequences: Seq
 
     .. math:: A_t = \sum_{u \ge t} r_u - b_i
 
-    ``[N]``, in units of the reward, and ``returns`` without the baseline. Nothing is discounted; what a tool wrote is skipped. Algorithm 1
-    of the paper.
+    ``[N]``, in units of the reward, and ``returns`` without the baseline. Nothing is discounted; what a tool wrote is skipped.
     """
     returns = sequences.reverse_scan(token_rewards)
     return {"advantages": returns - sequences.spread(baseline_rewards), "returns": returns}
