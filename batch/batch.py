@@ -36,6 +36,8 @@ class Batch:
     coefficients: Mapping[str, Tensor] = field(default_factory=dict)
     """0-d by term: what ``weigh`` fixed for this optimizer step."""
     totals: Totals | None = None
+    idle: bool = False
+    """It stands in for nothing: one row that a model runs on, so that a rank without work keeps step; it counts as no sequence."""
     reports: Mapping[str, Any] = field(default_factory=dict)
     """What ``estimate`` measured."""
 

@@ -13,6 +13,9 @@ from torch import Tensor
 from ..batch import Batch, Sequences
 from ..registry import ColumnError, Component, ComponentError, Level, LossaryError, Measured, Totals
 
+SPECIAL = ("sequences", "totals", "state", "step", "measured")
+"""Names before ``*`` that are no columns."""
+
 
 @dataclass(frozen=True)
 class View:
@@ -28,7 +31,7 @@ class View:
 
     def get(self, name: str, level: Level | None, optional: bool, who: str) -> Any:
         """Return a column by name at a level; a missing one is an error that names who asked, unless it is optional."""
-        if name in ("sequences", "totals", "step", "state", "measured"):
+        if name in SPECIAL:
             return getattr(self, name)
         if name in self.made:
             x, there = self.made[name]

@@ -8,13 +8,15 @@ import torch
 from torch import Tensor
 
 from ..batch import ONE_RANK, Batch, Ranks
-from ..registry import ColumnError, Level, Max, Mean, Min
+from ..registry import ColumnError, Level, Max, Mean, Min, listing
 from .bound import Bound, View, scalar_like
 from .memory import Memory
 from .metrics import Measure, measure
 from .terms import Coefficient, Plan
 
 Made = dict[str, tuple[Tensor, Level]]
+RESULTS = ("advantages", "returns")
+"""The columns that an advantage estimator may make."""
 
 
 class Estimator:
@@ -24,7 +26,6 @@ class Estimator:
         self.plan, self.memory, self.ranks = plan, memory, ranks
         asked = {name for bound in plan.advantages for name, _, _ in bound.levels}
         self.pays = bool(asked & {"rewards", "token_rewards"})
-        self.vocabulary_levels = {"advantages": Level.TOKEN, "returns": Level.TOKEN}
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Batch:
@@ -66,6 +67,8 @@ class Estimator:
             return {"advantages": (bound.shaped(result, view, bound.component.returns), bound.component.returns)}
         if not isinstance(result, Mapping):
             raise ColumnError(f"{bound.who} returned {type(result).__name__}; its signature promises columns by name.")
+        if strange := [name for name in result if name not in RESULTS]:
+            raise ColumnError(f"{bound.who} made the column {strange[0]!r}; an advantage estimator makes {listing(RESULTS)} and no other.")
         return {name: (bound.shaped(x, view, Level.TOKEN), Level.TOKEN) for name, x in result.items()}
 
     def _rewards(self, batch: Batch, step: Tensor, reports: dict[str, Measure]) -> Made:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..batch import Ranks, Sequences
 from ..numerics import accumulator, safe_divide
-from ..registry import LossaryError, Measured
+from ..registry import Level, LossaryError, Measured
 from .bound import Bound
 
 
@@ -51,13 +51,14 @@ class Memory:
         tokens, count, means, sequences = found.to(like.device).unbind()
         return Measured(safe_divide(tokens, count), safe_divide(means, sequences), sequences)
 
-    def observe(self, key: str, x: Tensor, sequences: Sequences) -> None:
+    def observe(self, key: str, x: Tensor, sequences: Sequences, level: Level) -> None:
         """Add a term's unreduced values of one micro-batch to what the coming commit will measure."""
-        self._sums[key] = self._sums[key] + observed(x, sequences) if key in self._sums else observed(x, sequences)
+        seen = observed(x, sequences, level)
+        self._sums[key] = self._sums[key] + seen if key in self._sums else seen
 
     def settle(self, key: str, x: Tensor, sequences: Sequences, ranks: Ranks) -> None:
         """Measure a whole batch at once, as ``estimate`` does for a KL in the reward."""
-        self._done[key] = ranks.sum(observed(x, sequences))
+        self._done[key] = ranks.sum(observed(x, sequences, Level.TOKEN))
 
     def commit(self, ranks: Ranks) -> None:
         """Make everything that waits current, reduced over ranks."""
@@ -88,10 +89,10 @@ class Memory:
         self.forget("weigh")
 
 
-def observed(x: Tensor, sequences: Sequences) -> Tensor:
-    """Return ``[sum over tokens, tokens, sum over sequences of their means, sequences]``."""
+def observed(x: Tensor, sequences: Sequences, level: Level) -> Tensor:
+    """Return ``[sum over tokens, tokens, sum over sequences of their means, sequences]``; above the token, each value counts as one."""
     wide = x.detach().to(accumulator(x))
-    if wide.shape[0] == sequences.index.shape[0]:
+    if level is Level.TOKEN:
         means = sequences.mean(wide).sum()
         count = (sequences.lengths > 0).sum()
     else:

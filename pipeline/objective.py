@@ -10,8 +10,8 @@ from torch import Tensor
 from ..batch import ONE_RANK, Batch, Ranks, Sequences
 from ..numerics import accumulator, safe_divide
 from ..registry import ColumnError, Level, LossaryError, Totals
-from .bound import Bound, View, scalar_like
-from .estimating import Estimator, coefficient_of
+from .bound import SPECIAL, Bound, View, scalar_like
+from .estimating import RESULTS, Estimator, coefficient_of
 from .memory import Memory
 from .metrics import Measure, combined, measure
 from .planning import costs_of, packed, part_of, parts_needed, shuffled, units_of
@@ -19,7 +19,6 @@ from .terms import Plan, Term
 
 MODEL = ("log_prob", "entropy", "values", "log_z")
 """Columns that come from the model, inside ``loss``."""
-SPECIAL = ("sequences", "totals", "state", "step", "measured")
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ class Objective:
             for name, _, optional in bound.levels:
                 if not optional and name not in (*SPECIAL, *made, "rewards", "token_rewards"):
                     need.setdefault(name, bound.who)
-            made |= {"advantages"} if bound.component.returns is not None else {"advantages", "returns"}
+            made |= {"advantages"} if bound.component.returns is not None else set(RESULTS)
         for kl in self.plan.reward_kl:
             for name, _, _ in kl.bound.levels:
                 need.setdefault("old_log_prob" if name == "log_prob" else name, f"{kl.bound.who} in the reward")
@@ -130,7 +129,8 @@ class Objective:
 
     def _totals(self, batch: Batch, sequences: Sequences) -> Totals:
         lengths = sequences.lengths.to(accumulator(sequences.lengths))
-        live = lengths > 0 if self.plan.empty == "drop" else torch.ones_like(lengths, dtype=torch.bool)
+        every = self.plan.empty == "count" and not batch.idle
+        live = torch.ones_like(lengths, dtype=torch.bool) if every else lengths > 0
         tokens, count = self.ranks.sum(torch.stack([lengths.sum(), live.sum().to(lengths.dtype)])).unbind()
         groups = torch.zeros_like(tokens)
         if sequences.groups is not None:
@@ -246,7 +246,7 @@ class Objective:
         if torch.is_grad_enabled() and not loss.requires_grad and bound.learns(view):
             raise ColumnError(f"{bound.who} returned a loss without a gradient, though the model's output has one; was it detached?")
         if term.coefficient.bound is not None and any(n == "measured" for n, _, _ in term.coefficient.bound.levels):
-            self.memory.observe(term.coefficient.key, loss, sequences)
+            self.memory.observe(term.coefficient.key, loss, sequences, level)
         if level is not Level.TOKEN:
             weight = sequences.sum(weight)
             if level is Level.GROUP:

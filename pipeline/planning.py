@@ -1,6 +1,7 @@
 """How a batch is cut: host arithmetic only, at the widest scope of the objective's terms, with equal numbers of parts on every rank."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -67,7 +68,7 @@ def part_of(batch: Batch, sequences: list[int]) -> Batch:
         )
     shortest = min(range(len(batch)), key=lambda i: batch.layout.spans[i])
     row = batch.take([shortest])
-    return row.select(torch.zeros_like(row.sequences.index, dtype=torch.bool)) if row.lengths[0] else row
+    return replace(row.select(torch.zeros_like(row.sequences.index, dtype=torch.bool)) if row.lengths[0] else row, idle=True)
 
 
 def shuffled(units: list[list[int]], n: int, seed: int) -> list[list[int]]:

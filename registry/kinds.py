@@ -16,8 +16,6 @@ class Kind:
     """The levels at which its tensor may live; empty: the result is no tensor of a batch."""
     forbidden: tuple[str, ...] = ()
     """Columns it must not name: how gradient isolation is kept in the vocabulary."""
-    measures: bool = False
-    """May return ``(result, {name: Mean | Max | Min})``."""
     columns: bool = True
     """May name columns at all."""
 
@@ -29,26 +27,21 @@ _CRITIC = ("values", "old_values")
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("policy_loss", "the loss of each token, or of each sequence or group", _LOSS, ("values", "totals", "measured", "state"), True),
+        Kind("policy_loss", "the loss of each token, or of each sequence or group", _LOSS, ("values", "totals", "measured", "state")),
         Kind(
             "value_loss",
             "the critic's loss of each token",
             _LOSS,
             ("log_prob", "entropy", "log_z", "logits", "totals", "measured", "state"),
-            True,
         ),
         Kind(
-            "auxiliary_loss",
-            "a further loss of the actor, per token, sequence or group",
-            _LOSS,
-            ("values", "totals", "measured", "state"),
-            True,
+            "auxiliary_loss", "a further loss of the actor, per token, sequence or group", _LOSS, ("values", "totals", "measured", "state")
         ),
-        Kind("kl", "the KL estimate of each token, in nats", (Level.TOKEN,), (*_CRITIC, "totals", "measured", "state"), True),
-        Kind("advantage", "advantages, alone or as {column: tensor}", (Level.TOKEN, Level.SEQUENCE), (*_MODEL, "totals", "measured"), True),
+        Kind("kl", "the KL estimate of each token, in nats", (Level.TOKEN,), (*_CRITIC, "totals", "measured", "state")),
+        Kind("advantage", "advantages, alone or as {column: tensor}", (Level.TOKEN, Level.SEQUENCE), (*_MODEL, "totals", "measured")),
         Kind("aggregation", "the weight of each token", (Level.TOKEN,), (*_MODEL, "measured", "state")),
-        Kind("correction", "(weight, keep) of each token", (Level.TOKEN,), (*_MODEL, "measured"), True),
-        Kind("reward", "an addition to the reward of each token or sequence", (Level.TOKEN, Level.SEQUENCE), (*_MODEL, "measured"), True),
+        Kind("correction", "(weight, keep) of each token", (Level.TOKEN,), (*_MODEL, "measured")),
+        Kind("reward", "an addition to the reward of each token or sequence", (Level.TOKEN, Level.SEQUENCE), (*_MODEL, "measured")),
         Kind("coefficient", "the number that multiplies a term", (), _MODEL),
         Kind("task", "a task: prompts and their rewards", columns=False),
         Kind("tracker", "a place where metrics go", columns=False),

@@ -1,12 +1,15 @@
 """What an objective remembers: only of steps that were taken, exactly, and never of another recipe."""
 
 import io
+from collections.abc import Mapping
 
 import pytest
 import torch
 
 from lossary import Batch, ColumnError, LossaryError, PerToken, SignatureError, advantage_estimator, compose, kl_estimator, policy_loss
 from lossary.batch import SimulatedRanks
+from lossary.pipeline.memory import observed
+from lossary.registry import Level
 
 KL = [0.2, 0.2, 0.01]
 COEF = [0.1, 0.102, 0.10404, 0.1019592]
@@ -138,6 +141,24 @@ def test_a_stateful_component_must_return_its_state():
     o = compose({"policy_loss": "reinforce", "advantage": forgetful})
     with pytest.raises(ColumnError, match=r"names 'state' and must return \(result, new_state\)"):
         o.estimate(batch(0.0))
+
+
+def test_an_estimator_makes_no_column_but_its_own():
+    @advantage_estimator
+    def greedy(rewards, old_log_prob) -> Mapping[str, torch.Tensor]:
+        """Overwrite what the sampler said."""
+        return {"advantages": old_log_prob, "old_log_prob": old_log_prob * 0}
+
+    o = compose({"policy_loss": "reinforce", "advantage": greedy})
+    with pytest.raises(ColumnError, match=r"made the column 'old_log_prob'; an advantage estimator makes advantages and returns"):
+        o.estimate(batch(0.0))
+
+
+def test_a_coefficient_sees_sequences_as_what_they_are_even_where_there_are_as_many_as_tokens():
+    sequences = Batch.from_packed([2, 0], advantages=torch.zeros(2)).sequences
+    x = torch.tensor([3.0, 5.0])
+    assert observed(x, sequences, Level.TOKEN).tolist() == [8, 2, 4, 1]
+    assert observed(x, sequences, Level.SEQUENCE).tolist() == [8, 2, 8, 2]
 
 
 def test_a_loss_keeps_no_state_for_it_runs_once_per_micro_batch():

@@ -298,6 +298,14 @@ def test_empty_sequences_count_or_not_as_the_recipe_says(empty):
     assert torch.allclose(batch.weights["seq-mean-token-sum"], 1 / batch.totals.sequences)
 
 
+def test_a_rank_without_work_adds_no_sequence_to_the_denominator():
+    """Two rows dealt into three minibatches: the third is a row to keep step with, and counts as nothing even under ``empty: count``."""
+    world = World(12)
+    objective = composed({"policy_loss": "reinforce"}, "seq-mean-token-sum", empty="count")
+    minis = objective.minibatches(world.batch([1, 2]), 3, seed=0)
+    assert [(m.idle, float(objective.weigh(m).totals.sequences)) for m in minis] == [(False, 1), (False, 1), (True, 0)]
+
+
 def test_actor_and_critic_never_share_a_gradient():
     world, objective = World(11), composed(WHOLE)
     for side, touched in (("actor", {"log_prob", "entropy"}), ("critic", {"values"})):

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 import lossary
 from lossary.cli.training import ROWS
@@ -96,3 +97,21 @@ def test_the_component_in_the_docs_works():
     out = objective.loss(objective.weigh(batch), log_prob=torch.tensor([-1.0, -1.0, -2.0]))
     assert torch.isclose(out.total, torch.tensor((0.5 * 2 * 2 + 0.1 * 2 * 1) / 3))
     assert objective.metrics(out)["actor/difficulty"] == 0.25
+
+
+def test_the_trainers_page_shows_its_defaults():
+    from lossary.trainer import settings
+
+    shown = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "trainer.md").read_text("utf-8"), re.S)[0])
+    sections = {
+        "model": "ModelSettings",
+        "warm_up": "WarmUpSettings",
+        "rollout": "RolloutSettings",
+        "train": "TrainSettings",
+        "evaluate": "EvaluateSettings",
+    }
+    differs = set()
+    for section, model in sections.items():
+        values = getattr(settings, model).model_validate(shown[section])
+        differs |= {f"{section}.{k}" for k in shown[section] if getattr(values, k) != getattr(getattr(settings, model)(), k)}
+    assert differs == {"train.steps", "train.minibatches"}

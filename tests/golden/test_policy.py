@@ -80,7 +80,10 @@ PENDING: Mapping[Key, str] = {
     ("trinity-rft", "enable_sequence_masking=True"): "correction: rejection of sequences with a bad advantage",
     ("verl", "mode=offpolicy_metrics"): "metrics of the distance between sampler and actor",
 }
-"""Records of what is not there yet, by the component that they wait for."""
+"""Records that no plan of this book reads yet, by the component concerned.
+
+Those of losses that are registered by now are compared in ``tests/test_zoo_policy.py`` until their plans move here.
+"""
 
 
 def words(r: Record) -> Iterator[str]:
