@@ -34,6 +34,7 @@ def described(component: Component) -> dict[str, Any]:
             "suits": dict(component.suits),
             "stateful": component.stateful,
         },
+        "compat": dict(component.compat),
         "inputs": [{"name": i.name, "optional": i.optional} for i in component.inputs],
         "params": params,
         "distribution": component.distribution,
@@ -126,6 +127,7 @@ def _page(console: Console, c: Component) -> None:
         ("suits", ", ".join(f"{k}: {v}" for k, v in c.suits.items())),
         ("claims", ", ".join(c.claims)),
         ("aliases", ", ".join(c.aliases)),
+        *((framework, how) for framework, how in c.compat.items()),
         ("paper", c.paper),
         ("defined", c.place),
     ):

@@ -13,6 +13,7 @@ from .component import (
     kl_estimator,
     policy_loss,
     reward_term,
+    sequence_filter,
     task,
     tracker,
     value_loss,
@@ -41,5 +42,5 @@ __all__ = [
     "Max", "Mean", "Measured", "Min", "PerGroup", "PerSequence", "PerToken", "Place", "Plugin", "PluginError", "RecipeError", "Report",
     "SignatureError", "Strict", "Totals", "UnknownName", "Vocab", "Vocabulary", "advantage_estimator", "aggregation", "auxiliary_loss",
     "bounds_of", "coefficient", "column", "component_of", "correction", "faults_of", "hookimpl", "kl_estimator", "listing", "nearest",
-    "policy_loss", "reward_term", "task", "tracker", "value_loss",
+    "policy_loss", "reward_term", "sequence_filter", "task", "tracker", "value_loss",
 ]  # fmt: skip

@@ -47,6 +47,8 @@ class Component:
     scope: str = "sequence"
     suits: Mapping[str, str] = field(default_factory=dict)
     claims: tuple[str, ...] = ()
+    compat: Mapping[str, str] = field(default_factory=dict)
+    """``{framework: how it calls this, and which settings reproduce it}``."""
     init: Callable[..., Mapping[str, Any]] | None = None
     distribution: str = ""
 
@@ -84,7 +86,7 @@ class Decorator:
     use. ``scope`` says what a token's result depends on (``"token"``, ``"sequence"``, ``"group"``, ``"step"``): micro-batches are
     cut accordingly. ``suits`` names settings that it is meant for, as ``{"aggregation": "seq-mean-token-mean"}`` or
     ``{"clip_ratio_high": "<= 0.05"}``; others give a warning when a recipe is composed. ``claims`` are tested by the conformance
-    kit. ``params`` replaces the model made from the keyword-only parameters, for rules across fields. ``init`` gives the first state
+    kit. ``compat`` says for a framework how it calls this and which settings reproduce it. ``params`` replaces the model made from the keyword-only parameters, for rules across fields. ``init`` gives the first state
     of a component that names ``state``. A signature that its kind does not allow raises ``SignatureError``.
     """
 
@@ -104,6 +106,7 @@ class Decorator:
         scope: str = "sequence",
         suits: Mapping[str, str] | None = None,
         claims: tuple[str, ...] = (),
+        compat: Mapping[str, str] | None = None,
         params: type[BaseModel] | None = None,
         init: Callable[..., Mapping[str, Any]] | None = None,
     ) -> Callable[[F], F]: ...
@@ -118,13 +121,14 @@ class Decorator:
         scope: str = "sequence",
         suits: Mapping[str, str] | None = None,
         claims: tuple[str, ...] = (),
+        compat: Mapping[str, str] | None = None,
         params: type[BaseModel] | None = None,
         init: Callable[..., Mapping[str, Any]] | None = None,
     ) -> F | Callable[[F], F]:
         """Mark ``function``, or return what will mark one."""
 
         def mark(function: F) -> F:
-            made = describe(function, self.kind, name, aliases, paper, scope, suits or {}, claims, params, init)
+            made = describe(function, self.kind, name, aliases, paper, scope, suits or {}, claims, compat or {}, params, init)
             try:
                 setattr(function, MARK, made)
             except AttributeError as error:
@@ -142,6 +146,7 @@ advantage_estimator = Decorator("advantage")
 aggregation = Decorator("aggregation")
 correction = Decorator("correction")
 reward_term = Decorator("reward")
+sequence_filter = Decorator("filter")
 coefficient = Decorator("coefficient")
 task = Decorator("task")
 tracker = Decorator("tracker")
@@ -156,6 +161,7 @@ def describe(
     scope: str = "sequence",
     suits: Mapping[str, str] | None = None,
     claims: tuple[str, ...] = (),
+    compat: Mapping[str, str] | None = None,
     params: type[BaseModel] | None = None,
     init: Callable[..., Mapping[str, Any]] | None = None,
 ) -> Component:
@@ -186,6 +192,7 @@ def describe(
         scope=scope,
         suits=dict(suits or {}),
         claims=claims,
+        compat=dict(compat or {}),
         init=init,
     )
     if made.stateful and init is None:

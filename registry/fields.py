@@ -103,6 +103,7 @@ _COLUMNS = (
     _sequence("component_rewards", "reward", "rewards by component", wide=True),
     _sequence("turn_rewards", "reward", "rewards by turn", wide=True),
     _sequence("group_ids", "", "which sequences answer the same prompt", integer=True),
+    _sequence("sequence_ids", "", "which sequence this is, wherever it lies: what `noise` is keyed by", integer=True),
     _sequence("state_ids", "", "which sequences start in the same state", integer=True),
     _sequence("baseline_rewards", "reward", "reward of the greedy response to the same prompt"),
     _sequence("bootstrap_values", "reward", "value of the state after the last token"),
@@ -110,6 +111,9 @@ _COLUMNS = (
     _sequence("prompt_lengths", "tokens", "length of the prompt", integer=True),
     Column("log_z", Level.SEQUENCE, "nats", "log of the partition function, trained", differentiable=True),
     Column("logits", Level.VOCAB, "nats", "unnormalised log-probabilities of the trained policy, in token chunks", differentiable=True),
+    Column(
+        "value_logits", Level.VOCAB, "nats", "unnormalised log-probabilities of the critic's bins, in token chunks", differentiable=True
+    ),
     Column("ref_logits", Level.VOCAB, "nats", "the same of the frozen reference"),
     Column("teacher_logits", Level.VOCAB, "nats", "the same of the teacher"),
     _special("sequences", "where the sequences and groups lie in the tokens, and the sums over them"),

@@ -21,13 +21,14 @@ class Kind:
 
 
 _LOSS = (Level.TOKEN, Level.SEQUENCE, Level.GROUP)
-_MODEL = ("log_prob", "entropy", "values", "log_z", "logits")
+_MODEL = ("log_prob", "entropy", "values", "log_z", "logits", "value_logits")
+_VALUES = ("values", "value_logits")
 _CRITIC = ("values", "old_values")
 
 KINDS = {
     kind.name: kind
     for kind in (
-        Kind("policy_loss", "the loss of each token, or of each sequence or group", _LOSS, ("values", "totals", "measured", "state")),
+        Kind("policy_loss", "the loss of each token, or of each sequence or group", _LOSS, (*_VALUES, "totals", "measured", "state")),
         Kind(
             "value_loss",
             "the critic's loss of each token",
@@ -35,13 +36,24 @@ KINDS = {
             ("log_prob", "entropy", "log_z", "logits", "totals", "measured", "state"),
         ),
         Kind(
-            "auxiliary_loss", "a further loss of the actor, per token, sequence or group", _LOSS, ("values", "totals", "measured", "state")
+            "auxiliary_loss", "a further loss of the actor, per token, sequence or group", _LOSS, (*_VALUES, "totals", "measured", "state")
         ),
-        Kind("kl", "the KL estimate of each token, in nats", (Level.TOKEN,), (*_CRITIC, "totals", "measured", "state")),
+        Kind("kl", "the KL estimate of each token, in nats", (Level.TOKEN,), (*_CRITIC, "value_logits", "totals", "measured", "state")),
         Kind("advantage", "advantages, alone or as {column: tensor}", (Level.TOKEN, Level.SEQUENCE), (*_MODEL, "totals", "measured")),
         Kind("aggregation", "the weight of each token", (Level.TOKEN,), (*_MODEL, "measured", "state")),
-        Kind("correction", "(weight, keep) of each token", (Level.TOKEN,), (*_MODEL, "measured")),
-        Kind("reward", "an addition to the reward of each token or sequence", (Level.TOKEN, Level.SEQUENCE), (*_MODEL, "measured")),
+        Kind(
+            "correction",
+            "(weight, keep) of each token; None for either",
+            (Level.TOKEN,),
+            (*_VALUES, "log_z", "logits", "totals", "measured", "state"),
+        ),
+        Kind(
+            "reward",
+            "the reward of each token or sequence, changed",
+            (Level.TOKEN, Level.SEQUENCE),
+            (*_MODEL, "totals", "measured", "state"),
+        ),
+        Kind("filter", "whether each sequence stays", (Level.SEQUENCE,), (*_MODEL, "totals", "measured", "state")),
         Kind("coefficient", "the number that multiplies a term", (), _MODEL),
         Kind("task", "a task: prompts and their rewards", columns=False),
         Kind("tracker", "a place where metrics go", columns=False),
