@@ -32,11 +32,12 @@ def compose(
     components: Iterable[Callable[..., Any]] = (),
     columns: Iterable[Column] = (),
     ranks: Ranks | None = None,
+    seed: int = 0,
 ) -> Objective:
     """Turn a bundled recipe's name, a path or a dict into an objective.
 
     ``overrides`` are ``"policy_loss.clip_ratio_high=0.3"``. ``components`` and ``columns`` add functions and columns of your own;
-    ``ranks`` tells the step of other processes. All faults of the recipe are raised at once as ``RecipeError``; settings that are
+    ``ranks`` tells the step of other processes; ``seed`` is what random selections are drawn from. All faults of the recipe are raised at once as ``RecipeError``; settings that are
     allowed but hardly meant give a ``RecipeWarning``.
     """
     book = catalog()
@@ -46,4 +47,4 @@ def compose(
     plan = build(load_recipe(recipe, overrides, more=book.recipes()), book)
     for sentence in plan.warnings:
         warnings.warn(sentence, RecipeWarning, stacklevel=2)
-    return Objective(plan, ONE_RANK if ranks is None else ranks)
+    return Objective(plan, ONE_RANK if ranks is None else ranks, seed=seed)

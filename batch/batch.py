@@ -40,6 +40,12 @@ class Batch:
     """It stands in for nothing: one row that a model runs on, so that a rank without work keeps step; it counts as no sequence."""
     reports: Mapping[str, Any] = field(default_factory=dict)
     """What ``estimate`` measured."""
+    measured: bool = False
+    """Corrections that read the current policy have looked at it."""
+    kept: "Batch | None" = None
+    """What the actor's terms see, where corrections dropped tokens: the same sequences with fewer tokens. The critic's see all."""
+    within: Tensor | None = None
+    """``[N]``, in such an inner batch: each token's place in its sequence of the outer one."""
 
     # ── the border ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -152,7 +158,21 @@ class Batch:
 
     def with_columns(self, level: Level, **columns: Tensor) -> Self:
         """Return a batch with columns added or replaced, all at one level."""
-        return replace(self, columns={**self.columns, **columns}, levels={**self.levels, **dict.fromkeys(columns, level)})
+        inner = self.kept
+        if inner is not None:
+            where = self.kept_tokens if level is Level.TOKEN else None
+            inner = inner.with_columns(level, **{n: x if where is None else x.index_select(0, where) for n, x in columns.items()})
+        return replace(self, columns={**self.columns, **columns}, levels={**self.levels, **dict.fromkeys(columns, level)}, kept=inner)
+
+    def without(self, names: Iterable[str]) -> Self:
+        """Return a batch that lacks some columns."""
+        gone = set(names)
+        return replace(
+            self,
+            columns={n: x for n, x in self.columns.items() if n not in gone},
+            levels={n: level for n, level in self.levels.items() if n not in gone},
+            kept=None if self.kept is None else self.kept.without(gone),
+        )
 
     def pack(self, x: Tensor, *, shift: bool = False) -> Tensor:
         """Return the sampled tokens ``[N, ...]`` of a tensor in the batch's outside shape; differentiable.
@@ -179,7 +199,8 @@ class Batch:
         layout = self.layout.take(where, chosen, tokens, sequences.index)
         part = self._cut(sequences, layout, lengths, lambda level: tokens if level is Level.TOKEN else where)
         prompts = tuple(self.prompts[i] for i in chosen) if self.prompts else ()
-        return replace(part, rows=self.rows.index_select(0, where), groups=groups, prompts=prompts)
+        inner = None if self.kept is None else self.kept.take(chosen)
+        return replace(part, rows=self.rows.index_select(0, where), groups=groups, prompts=prompts, kept=inner)
 
     def select(self, keep: Tensor) -> Self:
         """Return the batch of some tokens (``keep``: ``[N]`` bool). Sequences stay, though they may become empty. Waits for the device."""
@@ -189,7 +210,28 @@ class Batch:
         flat = Sequences.of(lengths, tokens.shape[0])
         sequences = replace(self.sequences, lengths=flat.lengths, offsets=flat.offsets, index=flat.index)
         layout = replace(self.layout, source=self.layout.source.index_select(0, tokens))
-        return self._cut(sequences, layout, tuple(lengths.tolist()), lambda level: tokens if level is Level.TOKEN else None)
+        part = self._cut(sequences, layout, tuple(lengths.tolist()), lambda level: tokens if level is Level.TOKEN else None)
+        if self.kept is None:
+            return part
+        where = self.kept_tokens
+        places = (keep.cumsum(0) - 1 - part.sequences.offsets.index_select(0, self.sequences.index)).index_select(0, where)
+        inner = replace(self.kept, within=places).select(keep.index_select(0, where))
+        return replace(part, kept=inner)
+
+    def keeping(self, keep: Tensor) -> Self:
+        """Return the same batch in which the actor's terms see fewer tokens (``keep``: bool, one per token that they see now).
+
+        Waits for the device.
+        """
+        inner = replace(self, within=self.sequences.places) if self.kept is None else self.kept
+        return replace(self, kept=inner.select(keep))
+
+    @property
+    def kept_tokens(self) -> Tensor:
+        """``[K]``: where the tokens of ``kept`` lie in this batch."""
+        assert self.kept is not None
+        assert self.kept.within is not None
+        return self.kept.sequences.spread(self.sequences.offsets) + self.kept.within
 
     def to(self, device: torch.device | str) -> Self:
         """Return the batch on another device."""
@@ -203,7 +245,8 @@ class Batch:
 
         columns = {name: cut(x, self.levels[name]) for name, x in self.columns.items()}
         weights = {name: cut(x, Level.TOKEN) for name, x in self.weights.items()}
-        return replace(self, sequences=sequences, layout=layout, columns=columns, weights=weights, lengths=lengths)
+        within = None if self.within is None else cut(self.within, Level.TOKEN)
+        return replace(self, sequences=sequences, layout=layout, columns=columns, weights=weights, lengths=lengths, within=within)
 
 
 def _moved(x: Any, device: torch.device | str) -> Any:

@@ -2,6 +2,7 @@
 
 from .bernoulli import binary_kl, probability_shift
 from .choose import log_choose
+from .noise import hashed_uniform
 from .quantile import quantile, segment_quantile
 from .ratio import bounded, bounded_log_ratio, capped, clipped_surrogate, scored
 from .scan import scan
@@ -16,6 +17,7 @@ __all__ = [
     "bounded_log_ratio",
     "capped",
     "clipped_surrogate",
+    "hashed_uniform",
     "log_choose",
     "probability_shift",
     "quantile",

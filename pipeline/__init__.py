@@ -5,9 +5,11 @@ from .document import Document, read_yaml, scalar
 from .objective import LossOut, Objective
 from .recipe import Recipe, bundled_recipes, load_recipe
 from .terms import Plan
+from .vocabulary import Logits
 
 __all__ = [
     "Document",
+    "Logits",
     "LossOut",
     "Objective",
     "Plan",

@@ -78,14 +78,17 @@ class Bound:
         return any(name in view.made and view.made[name][0].requires_grad for name, _, _ in self.levels)
 
     def __call__(self, view: View) -> Any:
-        """Run the function."""
+        """Run the function on what a view shows."""
+        return self.call([view.get(name, level, optional, self.who) for name, level, optional in self.levels])
+
+    def call(self, columns: list[Any]) -> Any:
+        """Run the function; whatever it raises says whose it was."""
         function: Callable[..., Any] = self.component.function
-        columns = [view.get(name, level, optional, self.who) for name, level, optional in self.levels]
         try:
             return function(*columns, **self.params)
-        except (LossaryError, torch.OutOfMemoryError):  # hosts catch the latter to try again with less
-            raise
         except Exception as error:  # a component may raise anything; the night is shorter when it says whose it was
+            if isinstance(error, LossaryError) or type(error).__module__.partition(".")[0] == "torch":
+                raise  # torch steers by exceptions of its own (out of memory, recomputation, tracing), which hosts wait for
             raise ComponentError(f"{self.who} failed{_where(error, function)}: {type(error).__name__}: {error}") from error
 
     def parts(self, view: View) -> tuple[Any, Mapping[str, Any], Mapping[str, Any] | None]:
@@ -97,6 +100,10 @@ class Bound:
                 raise ColumnError(f"{self.who} names 'state' and must return (result, new_state).")
             *head, state = out
             out = tuple(head) if len(head) > 1 else head[0]
+        return *self.split(out), state
+
+    def split(self, out: Any) -> tuple[Any, Mapping[str, Any]]:
+        """Return ``(result, report)`` of what a function gave, with or without a report."""
         if isinstance(out, tuple) and len(out) != 2:
             raise ColumnError(
                 f"{self.who} returned {len(out)} things; expected a tensor, or (tensor, {{name: Mean | Max | Min | tensor}})."
@@ -106,7 +113,7 @@ class Bound:
             raise ColumnError(
                 f"{self.who} returned {type(report).__name__} beside its result; expected {{name: Mean | Max | Min | tensor}}."
             )
-        return result, report, state
+        return result, report
 
     def shaped(self, x: Any, view: View, level: Level) -> Tensor:
         """Check that a result has one value per token, sequence or group, as the component's signature says."""

@@ -7,10 +7,11 @@ from typing import Any
 from ..registry import Catalog, Fault, LossaryError, PluginError, RecipeError, SignatureError, UnknownName, faults_of, listing, nearest
 from .bound import Bound
 from .document import Path_
-from .lint import lint_params, lint_term
+from .lint import lint_corrections, lint_params, lint_term
 from .planning import widest
 from .recipe import SECTIONS, TRAINING, Recipe
-from .terms import Coefficient, Plan, RewardKL, Term
+from .terms import Coefficient, Correction, Plan, RewardKL, Term
+from .vocabulary import over_words
 
 MAY_STEER = ("step", "state", "measured")
 CHOICES = {"old_log_prob": ("recorded", "current"), "empty": ("drop", "count"), "approximate": ("micro-batch",)}
@@ -59,9 +60,10 @@ class _Builder:
     def plan(self) -> Plan | None:
         values = self.recipe.values
         self._plugins()
-        said = {key: self._choice(key, values.get(key), allowed) for key, allowed in CHOICES.items()}
+        said = {key: self._choice((key,), values.get(key), allowed) for key, allowed in CHOICES.items()}
         default = self._aggregation(("aggregation",), values.get("aggregation", "token-mean"))
-        advantages = [bound for path, raw in self._listed("advantage") if (bound := self.slot("advantage", path, raw, {})) is not None]
+        rewards, filters, advantages = (self._chain(section) for section in ("reward", "filter", "advantage"))
+        corrections, denominator = self._corrections(said["old_log_prob"] == "current")
         terms: list[Term | None] = []
         if "policy_loss" in values:
             terms.append(self._term("policy_loss", ("policy_loss",), values["policy_loss"], default, "policy", 1.0))
@@ -76,7 +78,7 @@ class _Builder:
             terms.append(self._term("auxiliary_loss", path, raw, default, "", None))
         if "value_loss" in values:
             terms.append(self._term("value_loss", ("value_loss",), values["value_loss"], default, "value", 1.0))
-        self._sensible(advantages, reward_kl)
+        self._sensible([*rewards, *filters, *advantages, *(c.bound for c in corrections)], reward_kl)
         if self.faults:
             return None
         if said["old_log_prob"] == "current":
@@ -84,26 +86,31 @@ class _Builder:
         kept = self._unique([t for t in terms if t is not None])
         scope = widest([t.bound.component.scope for t in kept])
         warnings = [w for t in kept for w in lint_term(t, self.aggregations[t.aggregation].component.name)]
-        warnings += [w for b in (*advantages, *(k.bound for k in reward_kl)) for w in lint_params(b)]
+        others = (*rewards, *filters, *advantages, *(c.bound for c in corrections), *(k.bound for k in reward_kl))
+        warnings += [w for b in others for w in lint_params(b)]
+        warnings += lint_corrections(corrections, kept)
         if reward_kl and any(t.bound.component.kind.name == "kl" for t in kept):
             self.notes.append("KL acts twice, in the reward and in the loss, as the list under 'kl' says.")
         return Plan(
-            self.recipe.name, kept, tuple(advantages), tuple(reward_kl), self.aggregations, str(said["old_log_prob"] or "recorded"),
-            str(said["empty"] or "drop"), said["approximate"], scope, tuple(self.notes), tuple(warnings),
+            self.recipe.name, kept, tuple(rewards), tuple(reward_kl), tuple(filters), tuple(advantages), tuple(corrections), denominator,
+            self.aggregations, str(said["old_log_prob"] or "recorded"), str(said["empty"] or "drop"), said["approximate"], scope,
+            tuple(self.notes), tuple(warnings),
         )  # fmt: skip
 
-    def _sensible(self, advantages: list[Bound], reward_kl: list[RewardKL]) -> None:
+    def _sensible(self, early: list[Bound], reward_kl: list[RewardKL]) -> None:
         """Check what no section can know alone."""
         values = self.recipe.values
         strange = set(values) - {*SECTIONS, *TRAINING}  # a misspelt section is a fault of its own; this would only repeat it
         empty = "policy_loss" not in values and not values.get("auxiliary") and "value_loss" not in values
         if empty and not strange and (values or not self.faults):
             self.fault((), "nothing to learn from: a recipe needs policy_loss, auxiliary or value_loss.")
-        asked = {name for bound in advantages for name, _, _ in bound.levels}
-        if reward_kl and not self.faults and not asked & {"rewards", "token_rewards"}:
-            self.fault(
-                (*reward_kl[0].path, "apply"), "the KL is to change the reward, but no advantage estimator of this recipe reads rewards."
-            )
+        asked = {name for bound in early for name, _, _ in bound.levels if bound.component.kind.name != "reward"}
+        if not self.faults and not asked & {"rewards", "token_rewards"}:
+            if reward_kl:
+                where: Path_ = (*reward_kl[0].path, "apply")
+                self.fault(where, "the KL is to change the reward, but no advantage estimator of this recipe reads rewards.")
+            if "reward" in values:
+                self.fault(("reward",), "the reward is to be changed, but nothing in this recipe reads rewards.")
 
     # ── sections ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -122,9 +129,9 @@ class _Builder:
                 self.fault(("plugins", i), str(error))
                 self.missing = True
 
-    def _choice(self, key: str, value: Any, allowed: tuple[str, ...]) -> str | None:
+    def _choice(self, path: Path_, value: Any, allowed: tuple[str, ...]) -> str | None:
         if value is not None and not (isinstance(value, str) and value in allowed):
-            self.fault((key,), f"{value!r} is not one of {listing(allowed)}.{nearest(str(value), allowed)}")
+            self.fault(path, f"{value!r} is not one of {listing(allowed)}.{nearest(str(value), allowed)}")
         return value if isinstance(value, str) else None
 
     def _listed(self, section: str) -> list[tuple[Path_, Any]]:
@@ -137,6 +144,55 @@ class _Builder:
             return [((section, i), item) for i, item in enumerate(raw)]
         return [((section,), raw)]
 
+    def _chain(self, section: str) -> list[Bound]:
+        found = (self.slot(section, path, raw, {}) for path, raw in self._listed(section))
+        return [bound for bound in found if bound is not None]
+
+    def _corrections(self, current: bool) -> tuple[list[Correction], str]:
+        """Return the chain and its denominator. Whether what goes also leaves the mean is for the recipe to say, never for a default."""
+        chain: list[Correction] = []
+        denominators: dict[str, Path_] = {}
+        for path, raw in self._listed("correction"):
+            said: dict[str, Any] = {}
+            bound = self.slot("correction", path, raw, said, ("denominator", "decide"))
+            keys = {"denominator": ("kept", "original"), "decide": ("loss", "measure")}
+            told = {key: self._choice((*path, key), said[key], keys[key]) for key in said}
+            if bound is None or None in told.values():
+                continue
+            asks = {name for name, _, _ in bound.levels}
+            live = bool(asks & {"log_prob", "entropy"}) or (current and "old_log_prob" in asks)
+            if "decide" in told and not live:
+                self.fault((*path, "decide"), f"{bound.component.name!r} does not read the current policy: it is decided in estimate.")
+                continue
+            when = str(told.get("decide", "loss")) if live else "estimate"
+            self._said(bound, path, when, told.get("denominator"), denominators)
+            order = ("estimate", "measure", "loss")
+            if chain and order.index(chain[-1].when) > order.index(when):
+                self.fault(path, f"{bound.component.name!r} is decided in {when}, before the one above it; put it first.")
+            chain.append(Correction(bound, when))
+        if len(denominators) > 1:
+            self.fault(
+                (*list(denominators.values())[1], "denominator"), "the corrections of a recipe share one denominator: kept or original."
+            )
+        return chain, next(iter(denominators), "original")
+
+    def _said(self, bound: Bound, path: Path_, when: str, denominator: str | None, seen: dict[str, Path_]) -> None:
+        name = bound.component.name
+        if not bound.component.drops:
+            if denominator is not None:
+                self.fault((*path, "denominator"), f"{name!r} drops no token, so no denominator is in question.")
+        elif denominator is None:
+            meaning = "'kept' (the mean is over the tokens that are left) or 'original' (over all, as if what was dropped had a loss of 0)"
+            self.fault(path, f"{name!r} drops tokens; say 'denominator': {meaning}.")
+        elif denominator == "kept" and when == "loss":
+            self.fault(
+                (*path, "denominator"),
+                f"{name!r} reads the current policy, so what it keeps is not known when the mean is weighed: say 'denominator: original', "
+                "or 'decide: measure' and call objective.measure(...) before each step.",
+            )
+        else:
+            seen.setdefault(denominator, path)
+
     def _kl(self, terms: list[Term | None], default: str) -> list[RewardKL]:
         in_reward = []
         for path, raw in self._listed("kl"):
@@ -146,6 +202,8 @@ class _Builder:
             elif apply == "reward":
                 coefficient: dict[str, Any] = {}
                 bound = self.slot("kl", path, raw, coefficient, ("coef", "apply"))
+                if bound and over_words(bound):
+                    self.fault((*path, "apply"), f"{bound.component.name!r} reads logits, which only a loss sees.")
                 made = self._coefficient((*path, "coef"), coefficient.get("coef"), None)
                 if bound and made and not made.off:
                     in_reward.append(RewardKL(self._label(path, "kl"), bound, made, path))

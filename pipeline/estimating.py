@@ -1,7 +1,8 @@
-"""Once per rollout: rewards are shaped, KL is taken from them, and the chain of estimators makes its columns."""
+"""Once per rollout: rewards are shaped and lose the KL, sequences are filtered, advantages made, tokens corrected."""
 
 import warnings
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -10,13 +11,18 @@ from torch import Tensor
 from ..batch import ONE_RANK, Batch, Ranks
 from ..registry import ColumnError, Level, Max, Mean, Min, listing
 from .bound import Bound, View, scalar_like
+from .correcting import corrected
 from .memory import Memory
 from .metrics import Measure, measure
+from .planning import part_of
 from .terms import Coefficient, Plan
 
 Made = dict[str, tuple[Tensor, Level]]
 RESULTS = ("advantages", "returns")
 """The columns that an advantage estimator may make."""
+REWARDS = {"rewards", "token_rewards"}
+_AWAY = " "
+"""Before the name of a column that only travels with a batch that is being cut."""
 
 
 class Estimator:
@@ -24,19 +30,34 @@ class Estimator:
 
     def __init__(self, plan: Plan, memory: Memory, ranks: Ranks) -> None:
         self.plan, self.memory, self.ranks = plan, memory, ranks
-        asked = {name for bound in plan.advantages for name, _, _ in bound.levels}
-        self.pays = bool(asked & {"rewards", "token_rewards"})
+        self.pays = bool(asked_of(plan) & REWARDS)
 
     @torch.no_grad()
     def __call__(self, batch: Batch) -> Batch:
-        """Return the batch with ``advantages`` (and ``returns``), and with reports."""
+        """Return the batch with ``advantages`` (and ``returns``), corrected, and with reports."""
         self.memory.forget("estimate")
-        sequences = batch.sequences.across(self.ranks)
         step = scalar_like(self.memory.step, batch.sequences.lengths)
         reports: dict[str, Measure] = {}
         made: Made = {}
         if self.pays:
             made = self._rewards(batch, step, reports)
+        all_of_it = batch
+        if self.plan.filters:
+            batch, made = self._filtered(batch, made, reports)
+        made |= self._advantages(batch, made, step, reports)
+        for name, (x, level) in made.items():
+            if name not in REWARDS:
+                batch = batch.with_columns(level, **{name: x})
+                reports.update(_summary(f"critic/{name}", x))
+        if not len(batch) and len(all_of_it):
+            batch = _in_its_stead(all_of_it, batch)
+        batch = replace(batch, reports=reports)
+        rules = [c.bound for c in self.plan.corrections if c.when == "estimate"]
+        paid = {name: made[name] for name in REWARDS if name in made}
+        return corrected(rules, batch, paid, self.ranks) if rules else batch
+
+    def _advantages(self, batch: Batch, made: Made, step: Tensor, reports: dict[str, Measure]) -> Made:
+        made, sequences = dict(made), batch.sequences.across(self.ranks)
         for bound in self.plan.advantages:
             self._look_at_groups(bound, batch)
             view = View(batch, sequences, made, step=step, state=self._state(bound))
@@ -45,11 +66,26 @@ class Estimator:
                 self.memory.wait("estimate", bound.slot, state)
             made.update(self._columns(bound, result, view))
             reports.update({f"critic/{name}": measure(x, bound.who) for name, x in report.items()})
-        for name, (x, level) in made.items():
-            if name not in ("rewards", "token_rewards"):
-                batch = batch.with_columns(level, **{name: x})
-                reports.update(_summary(f"critic/{name}", x))
-        return Batch(**{**vars(batch), "reports": reports})
+        return made
+
+    def _filtered(self, batch: Batch, made: Made, reports: dict[str, Measure]) -> tuple[Batch, Made]:
+        """Let sequences go as if they had never been sampled."""
+        for bound in self.plan.filters:
+            view = View(batch, batch.sequences.across(self.ranks), made)
+            keep, report, _ = bound.parts(view)
+            if not isinstance(keep, Tensor) or keep.dtype != torch.bool or keep.shape != batch.sequences.lengths.shape:
+                what = f"{keep.dtype} {list(keep.shape)}" if isinstance(keep, Tensor) else type(keep).__name__
+                raise ColumnError(f"{bound.who} returned {what}; expected one boolean per sequence.")
+            name = bound.component.name.replace("-", "_")
+            reports[f"filter/{name}_kept"] = measure(Mean(keep), bound.who)
+            reports.update({f"filter/{key}": measure(x, bound.who) for key, x in report.items()})
+            with_them = batch
+            for key, (x, level) in made.items():
+                with_them = with_them.with_columns(level, **{_AWAY + key: x})
+            rest = with_them.take([i for i, yes in enumerate(keep.tolist()) if yes])
+            made = {key: (rest[_AWAY + key], level) for key, (_, level) in made.items()}
+            batch = rest.without(_AWAY + key for key in made)
+        return batch, made
 
     def _look_at_groups(self, bound: Bound, batch: Batch) -> None:
         """Warn of ids that are one per sequence: with nobody to compare with every advantage is 0, and nothing would be learned."""
@@ -86,6 +122,8 @@ class Estimator:
             raise ColumnError("'token_rewards' has one value per sequence; give those as 'rewards'.")
         score = _total(given, None if tokens is None else sequences.sum(tokens))
         reports.update(_summary("critic/score", score))
+        for bound in self.plan.rewards:
+            given, tokens = self._shaped(bound, batch, given, tokens, reports)
         for kl in self.plan.reward_kl:
             value = self._penalty(batch, kl.bound, reports, kl.name)
             coefficient = coefficient_of(kl.coefficient, self.memory, "estimate", step)
@@ -95,8 +133,20 @@ class Estimator:
             tokens = penalty if tokens is None else tokens + penalty
         total = _total(given, None if tokens is None else sequences.sum(tokens))
         reports.update(_summary("critic/rewards", total))
-        placed = _total(None if given is None else sequences.place_last(given), tokens)
-        return {"rewards": (total, Level.SEQUENCE), "token_rewards": (placed, Level.TOKEN)}
+        return _paid(batch, given, tokens)
+
+    def _shaped(
+        self, bound: Bound, batch: Batch, given: Tensor | None, tokens: Tensor | None, reports: dict[str, Measure]
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Run one step of the shaping; what it changed of a sequence's total is paid on the last token, or where it said."""
+        paid = _paid(batch, given, tokens)
+        view = View(batch, batch.sequences.across(self.ranks), paid)
+        result, report, _ = bound.parts(view)
+        level = bound.component.returns or Level.SEQUENCE
+        changed = bound.shaped(result, view, level) - paid["rewards" if level is Level.SEQUENCE else "token_rewards"][0]
+        reports[f"critic/reward_{bound.component.name.replace('-', '_')}"] = measure(changed, bound.who)
+        reports.update({f"critic/{key}": measure(x, bound.who) for key, x in report.items()})
+        return (_total(given, changed), tokens) if level is Level.SEQUENCE else (given, _total(tokens, changed))
 
     def _penalty(self, batch: Batch, bound: Bound, reports: dict[str, Measure], name: str) -> Tensor:
         if "old_log_prob" not in batch:
@@ -106,6 +156,29 @@ class Estimator:
         reports[f"critic/reward_{name}"] = measure(value, bound.who)
         reports.update({f"critic/{key}": measure(x, bound.who) for key, x in report.items()})
         return bound.shaped(value, view, Level.TOKEN)
+
+
+def asked_of(plan: Plan) -> set[str]:
+    """Return what the stages that see rewards ask for."""
+    rules = [c.bound for c in plan.corrections if c.when == "estimate"]
+    return {name for bound in (*plan.rewards, *plan.filters, *plan.advantages, *rules) for name, _, _ in bound.levels}
+
+
+def _in_its_stead(whole: Batch, nothing: Batch) -> Batch:
+    """Return a row that a model can be run on, for a rank that filters left without any; it counts nowhere."""
+    row = part_of(whole, [])
+    for name in set(nothing.columns) - set(row.columns):
+        x, level = nothing[name], nothing.levels[name]
+        row = row.with_columns(level, **{name: x if level is Level.TOKEN else x.new_zeros(1, *x.shape[1:])})
+    return row
+
+
+def _paid(batch: Batch, given: Tensor | None, tokens: Tensor | None) -> Made:
+    """Return both forms of the reward: of the whole sequence, and on its tokens."""
+    sequences = batch.sequences
+    total = _total(given, None if tokens is None else sequences.sum(tokens))
+    placed = _total(None if given is None else sequences.place_last(given), tokens)
+    return {"rewards": (total, Level.SEQUENCE), "token_rewards": (placed, Level.TOKEN)}
 
 
 def coefficient_of(coefficient: Coefficient, memory: Memory, stage: str, step: Tensor) -> Tensor:

@@ -2,11 +2,11 @@
 
 import ast
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .bound import Bound
-from .terms import Term
+from .terms import Correction, Term
 
 _COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 
@@ -33,6 +33,18 @@ def lint_params(bound: Bound) -> list[str]:
         sign, _, limit = rule.partition(" ")
         if sign in _COMPARE and not _COMPARE[sign](value, _sum(limit, bound.params)):
             found.append(f"{bound.slot}.{name}: {value:g} does not suit {bound.component.name!r}, which is made for {name} {rule}.")
+    return found
+
+
+def lint_corrections(corrections: Sequence[Correction], terms: Sequence[Term]) -> list[str]:
+    """Return one sentence for each way in which the mismatch between sampler and trainer is corrected twice."""
+    weighing = [c.bound for c in corrections if c.bound.component.weighs and not any(n == "correction" for n, _, _ in c.bound.levels)]
+    found = [f"{b.slot}: {b.component.name!r} weighs what {weighing[0].component.name!r} has weighed already." for b in weighing[1:]]
+    for term in terms:
+        names = {name for name, _, _ in term.bound.levels}
+        if weighing and term.bound.component.kind.name == "policy_loss" and "rollout_log_prob" in names and "correction" not in names:
+            who = term.bound.component.name
+            found.append(f"{weighing[0].slot}: {who!r} corrects for the sampler itself; {weighing[0].component.name!r} does it once more.")
     return found
 
 

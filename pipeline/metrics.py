@@ -44,6 +44,21 @@ def measure(x: Any, who: str) -> Measure:
     return Measure(kind, sign * torch.cat([flat, flat.new_full((1,), float("-inf"))]).amax())
 
 
+def added(reports: Iterable[Mapping[str, Measure]]) -> dict[str, Measure]:
+    """Return one report that means the same as all of them together."""
+    out: dict[str, Measure] = {}
+    for report in reports:
+        for name, m in report.items():
+            known = out.get(name)
+            if known is None:
+                out[name] = m
+            elif m.kind == "mean":
+                out[name] = Measure("mean", known.value + m.value, known.count + m.count)
+            else:
+                out[name] = Measure(m.kind, torch.maximum(known.value, m.value) if m.kind == "max" else torch.minimum(known.value, m.value))
+    return out
+
+
 def combined(reports: Iterable[Mapping[str, Measure]], ranks: Ranks) -> dict[str, float]:
     """Return every metric over all reports and ranks; a mean of nothing is left out.
 

@@ -8,17 +8,18 @@ import torch
 from torch import Tensor
 
 from ..batch import ONE_RANK, Batch, Ranks, Sequences
-from ..numerics import accumulator, safe_divide
+from ..numerics import accumulator, hashed_uniform, safe_divide
 from ..registry import ColumnError, Level, LossaryError, Totals
-from .bound import SPECIAL, Bound, View, scalar_like
-from .estimating import RESULTS, Estimator, coefficient_of
+from .bound import Bound, View, scalar_like
+from .correcting import corrected
+from .estimating import Estimator, coefficient_of
 from .memory import Memory
 from .metrics import Measure, combined, measure
+from .needs import needs, require
 from .planning import costs_of, packed, part_of, parts_needed, shuffled, units_of
-from .terms import Plan, Term
-
-MODEL = ("log_prob", "entropy", "values", "log_z")
-"""Columns that come from the model, inside ``loss``."""
+from .summing import Outputs, side_of, summed
+from .terms import Plan
+from .vocabulary import Logits
 
 
 @dataclass(frozen=True)
@@ -37,19 +38,24 @@ class Objective:
     """A recipe bound to components. ``estimate`` -> ``weigh`` -> ``split`` -> ``loss`` -> ``commit``; ``metrics`` at any time.
 
     ``estimate`` runs once per rollout, ``weigh`` once per optimizer step, ``loss`` once per micro-batch, ``commit`` after a step that
-    was taken. Weights are made from global totals, so any split into micro-batches and ranks gives the gradient of the whole.
+    was taken. Weights are made from global totals, so any split into micro-batches and ranks gives the gradient of the whole. ``seed``
+    is what the ``noise`` of a random selection is drawn from; ``chunk_tokens`` is how many tokens at a time a term over the whole
+    vocabulary sees.
     """
 
-    def __init__(self, plan: Plan, ranks: Ranks = ONE_RANK) -> None:
+    def __init__(self, plan: Plan, ranks: Ranks = ONE_RANK, *, seed: int = 0, chunk_tokens: int = 1024) -> None:
         if not isinstance(getattr(ranks, "grad_average", None), int) or ranks.grad_average < 1:
             raise LossaryError("ranks.grad_average must say over how many ranks gradients are averaged (1: they are summed).")
+        if chunk_tokens < 1:
+            raise LossaryError(f"chunk_tokens is {chunk_tokens}; expected at least 1.")
         if plan.scope == "step" and plan.approximate is None and ranks is not ONE_RANK:
             wide = ", ".join(t.bound.component.name for t in plan.terms if t.bound.component.scope == "step")
             raise LossaryError(
                 f"{wide} needs the whole step on one rank; 'approximate: micro-batch' in the recipe accepts each rank's part for it."
             )
-        self.plan, self.ranks, self.memory = plan, ranks, Memory()
-        self._needs_of_model = self.needs("loss")
+        self.plan, self.ranks, self.memory, self.seed, self.chunk_tokens = plan, ranks, Memory(), seed, chunk_tokens
+        self._needs_of_model = needs(plan, "loss")
+        self._draws = any(name == "noise" for t in plan.terms for name, _, _ in t.bound.levels)
         self._estimate = Estimator(plan, self.memory, ranks)
 
     def __repr__(self) -> str:
@@ -67,65 +73,81 @@ class Objective:
         """The widest scope of the terms: what micro-batches must keep together."""
         return "sequence" if self.plan.approximate and self.plan.scope == "step" else self.plan.scope
 
-    def needs(self, stage: str = "estimate") -> dict[str, str]:
-        """Return ``{column: who asks for it}`` that a batch must bring to ``estimate`` or ``weigh``, or a model to ``loss``."""
-        wanted: dict[str, str] = {}
-        bounds = [t.bound for t in self.plan.terms]
-        for bound in bounds:
-            for name, _, optional in bound.levels:
-                if not optional and name not in SPECIAL and (name in MODEL) == (stage == "loss"):
-                    wanted.setdefault(name, bound.who)
-        if stage == "loss":
-            return wanted
-        if self.plan.old_log_prob == "current":
-            wanted.pop("old_log_prob", None)
-        aggregations = [self.plan.aggregations[t.aggregation] for t in self.plan.terms]
-        grouped = [b for b in (*bounds, *aggregations) if b.component.scope == "group"]
-        if stage == "estimate":
-            grouped += [b for b in self.plan.advantages if b.component.scope == "group"]
-            wanted = self._before_estimate(wanted)
-        return {**wanted, **({"group_ids": grouped[0].who} if grouped else {})}
+    @property
+    def measures(self) -> bool:
+        """Whether a correction waits for ``measure``: a pass of the current policy before ``weigh``."""
+        return any(c.when == "measure" for c in self.plan.corrections)
 
-    def _before_estimate(self, wanted: dict[str, str]) -> dict[str, str]:
-        made: set[str] = set()
-        need: dict[str, str] = {}
-        for bound in self.plan.advantages:
-            for name, _, optional in bound.levels:
-                if not optional and name not in (*SPECIAL, *made, "rewards", "token_rewards"):
-                    need.setdefault(name, bound.who)
-            made |= {"advantages"} if bound.component.returns is not None else set(RESULTS)
-        for kl in self.plan.reward_kl:
-            for name, _, _ in kl.bound.levels:
-                need.setdefault("old_log_prob" if name == "log_prob" else name, f"{kl.bound.who} in the reward")
-        return {**{n: w for n, w in wanted.items() if n not in made}, **need}
+    def needs(self, stage: str = "estimate") -> dict[str, str]:
+        """Return ``{column: who asks for it}`` that a batch must bring to ``estimate`` or ``weigh``, or a model to ``measure`` or ``loss``."""
+        return needs(self.plan, stage)
 
     # ── the stages ───────────────────────────────────────────────────────────────────────────────────────────────────
 
     def estimate(self, batch: Batch) -> Batch:
-        """Once per rollout, without gradients: KL in the reward, advantages and returns, whitening; exact over ranks.
+        """Once per rollout, without gradients: rewards, filters, advantages and returns, corrections; exact over ranks.
 
         Everything that any later stage reads is asked for here, so that a missing column is an error before the first step. A batch
-        that lacks a column raises ``ColumnError``.
+        that lacks a column raises ``ColumnError``. Filters may leave fewer sequences; corrections may leave the actor fewer tokens
+        (``batch.kept``). Waits for the device only where something may go.
         """
-        self._require(batch, "estimate")
+        require(self.plan, batch, "estimate")
         return self._estimate(batch)
+
+    @torch.no_grad()
+    def measure(self, batch: Batch, *, log_prob: Tensor | None = None, entropy: Tensor | None = None) -> Batch:
+        """Let corrections with ``decide: measure`` look at the current policy, so that what they drop leaves the denominators too.
+
+        Between ``estimate`` and ``weigh``, on the batch of one optimizer step, with what the model gives for it now. The reports of the
+        result are those of this pass alone. A correction that reads the policy and decides in ``loss`` needs none of this.
+        """
+        rules = [c.bound for c in self.plan.corrections if c.when == "measure"]
+        outputs = Outputs.of({"log_prob": log_prob, "entropy": entropy}, batch, needs(self.plan, "measure"))
+        made = outputs.made("actor")
+        if self.plan.old_log_prob == "current" and "log_prob" in made:
+            made["old_log_prob"] = made["log_prob"]
+        return replace(corrected(rules, replace(batch, reports={}), made, self.ranks), measured=True)
 
     @torch.no_grad()
     def weigh(self, batch: Batch) -> Batch:
         """Once per optimizer step: count over all ranks, make each aggregation's weights, fix the coefficients of this step."""
-        self._require(batch, "weigh")
+        require(self.plan, batch, "weigh")
+        if self.measures and not batch.measured:
+            rule = next(c.bound.who for c in self.plan.corrections if c.when == "measure")
+            raise LossaryError(f"{rule} decides in measure: call objective.measure(batch, log_prob=...) before objective.weigh(batch).")
         self.memory.forget("weigh")
-        sequences = batch.sequences.across(self.ranks)
-        self._require_whole_groups(batch, sequences)
+        if self._draws and "noise" not in batch:
+            batch = batch.with_columns(Level.TOKEN, noise=self._noise(batch))
+        whole = batch.sequences.across(self.ranks)
+        self._require_whole_groups(batch, whole)
         step = scalar_like(self.memory.step, batch.sequences.lengths)
-        totals = self._totals(batch, sequences)
-        view = View(batch, sequences, {}, totals=totals, step=step)
-        weights = {}
-        for key, bound in self.plan.aggregations.items():
-            if any(t.aggregation == key for t in self.plan.terms):
-                weights[key] = bound.shaped(bound(view), view, Level.TOKEN)  # as exact as it was made: only loss knows its dtype
+        totals = self._totals(batch, whole)
+        weights = self._weights("critic" if batch.kept is not None else "", batch, whole, totals, step)
+        inner = batch.kept
+        if inner is not None:
+            if self.plan.denominator == "kept":
+                sequences = inner.sequences.across(self.ranks)
+                left = replace(self._totals(inner, sequences), tokens_original=totals.tokens)
+                inner = replace(inner, weights=self._weights("actor", inner, sequences, left, step), totals=left)
+            else:
+                all_tokens = self._weights("actor", batch, whole, totals, step)
+                where = batch.kept_tokens
+                inner = replace(inner, weights={key: w.index_select(0, where) for key, w in all_tokens.items()}, totals=totals)
         coefficients = {t.name: coefficient_of(t.coefficient, self.memory, "weigh", step) for t in self.plan.terms}
-        return replace(batch, weights=weights, coefficients=coefficients, totals=totals)
+        return replace(batch, weights=weights, coefficients=coefficients, totals=totals, kept=inner)
+
+    def _weights(self, role: str, batch: Batch, sequences: Sequences, totals: Totals, step: Tensor) -> dict[str, Tensor]:
+        """Return the weights for the terms of a role, or of both; as exact as they were made, for only ``loss`` knows its dtype."""
+        view = View(batch, sequences, {}, totals=totals, step=step)
+        asked = {t.aggregation for t in self.plan.terms if role in ("", t.role)}
+        return {key: bound.shaped(bound(view), view, Level.TOKEN) for key, bound in self.plan.aggregations.items() if key in asked}
+
+    def _noise(self, batch: Batch) -> Tensor:
+        ids = batch.columns.get("sequence_ids")
+        if ids is None and self.ranks is not ONE_RANK:
+            raise ColumnError("random selection over ranks needs the column 'sequence_ids', which says which sequence is which.")
+        spread = batch.sequences.spread(batch.rows if ids is None else ids)
+        return hashed_uniform(spread, batch.sequences.places, seed=self.seed, step=self.memory.step)
 
     def _totals(self, batch: Batch, sequences: Sequences) -> Totals:
         lengths = sequences.lengths.to(accumulator(sequences.lengths))
@@ -182,89 +204,50 @@ class Objective:
         entropy: Tensor | None = None,
         values: Tensor | None = None,
         log_z: Tensor | None = None,
+        logits: Tensor | Logits | None = None,
+        ref_logits: Tensor | Logits | None = None,
+        teacher_logits: Tensor | Logits | None = None,
+        value_logits: Tensor | Logits | None = None,
         host_divides_by: int = 1,
     ) -> LossOut:
         """Return the loss of one micro-batch; its parts add up over micro-batches and ranks to the loss of the step.
 
-        ``log_prob``, ``entropy``, ``values``: ``[N]`` packed, or in the batch's padded or nested shape; ``log_z``: ``[S]``. Half
-        precision is widened here. ``host_divides_by`` undoes a host that divides every micro-batch's loss by the number of accumulated
-        ones. Never waits for the device. Even a micro-batch without any token gives a loss that ``backward`` accepts, with gradient 0.
+        ``log_prob``, ``entropy``, ``values``: ``[N]`` packed, or in the batch's padded or nested shape; ``log_z``: ``[S]``. Logits have
+        one more axis, or are ``Logits(hidden, weight)``, of which only chunks are ever spelt out. Half precision is widened here.
+        ``host_divides_by`` undoes a host that divides every micro-batch's loss by the number of accumulated ones. Never waits for the
+        device. Even a micro-batch without any token gives a loss that ``backward`` accepts, with gradient 0.
         """
         if not isinstance(host_divides_by, int) or host_divides_by < 1:
             raise LossaryError(f"host_divides_by is {host_divides_by!r}; expected how many micro-batches the host divides by, at least 1.")
         if micro.totals is None:
             raise LossaryError("this batch was not weighed: call objective.weigh(batch) once per optimizer step, then split, then loss.")
-        outputs = self._outputs(micro, {"log_prob": log_prob, "entropy": entropy, "values": values, "log_z": log_z})
-        made = {name: (x, Level.SEQUENCE if name == "log_z" else Level.TOKEN) for name, x in outputs.items()}
-        if self.plan.old_log_prob == "current" and "log_prob" in outputs:
-            made["old_log_prob"] = (outputs["log_prob"].detach(), Level.TOKEN)
-        view = View(micro, micro.sequences, made, totals=micro.totals, step=None)
+        given = {"log_prob": log_prob, "entropy": entropy, "values": values, "log_z": log_z, "logits": logits}
+        given |= {"ref_logits": ref_logits, "teacher_logits": teacher_logits, "value_logits": value_logits}
+        outputs = Outputs.of(given, micro, self._needs_of_model)
         reports: dict[str, Measure] = {}
+        roles = {t.role for t in self.plan.terms}
+        sides = {role: side_of(self.plan, role, micro, outputs, reports) for role in sorted(roles)}
         # Of a step's tokens; the shares of its micro-batches add up to 1, so a loss over several steps is reported as their mean.
         share = safe_divide(torch.full_like(micro.totals.tokens, micro.sequences.index.shape[0]), micro.totals.tokens)
         terms: dict[str, Tensor] = {}
-        sides: dict[str, list[Tensor]] = {"actor": [], "critic": []}
+        parts: dict[str, list[Tensor]] = {"actor": [], "critic": []}
         for term in self.plan.terms:
-            terms[term.name] = value = self._term(term, micro, view, share, reports)
-            sides[term.role].append(value if term.coefficient.fixed == 1 else micro.coefficients[term.name] * value)
-        if "entropy" in outputs:
-            reports.setdefault("actor/entropy", measure(outputs["entropy"], "entropy"))
-        anchors = {"actor": [x for n, x in outputs.items() if n != "values"], "critic": [x for n, x in outputs.items() if n == "values"]}
-        made_of = {role: self._side(parts, anchors[role], micro) for role, parts in sides.items()}
-        reports.update({f"{role}/loss": Measure("mean", made_of[role].detach(), share) for role, parts in sides.items() if parts})
+            terms[term.name] = value = summed(term, sides[term.role], self.memory, self.chunk_tokens, reports)
+            reports[term.metric] = Measure("mean", value.detach(), share)
+            if term.coefficient.fixed != 1:
+                coefficient = micro.coefficients[term.name]
+                reports[f"{term.role}/{term.name}_coef"] = Measure("mean", coefficient * share, share)
+                value = coefficient * value
+            parts[term.role].append(value)
+        if "entropy" in outputs.columns:
+            reports.setdefault("actor/entropy", measure(outputs.columns["entropy"], "entropy"))
+        sums = {role: _joined(parts[role], outputs.anchors(role), micro) for role in parts}
+        reports.update({f"{role}/loss": Measure("mean", sums[role].detach(), share) for role in parts if parts[role]})
         factor = self.ranks.grad_average * host_divides_by
-        dtype = next((x.dtype for x in outputs.values()), torch.float32)
-        actor, critic = ((made_of[role] * factor if factor != 1 else made_of[role]).to(dtype) for role in ("actor", "critic"))
+        dtype = outputs.dtype
+        actor, critic = ((sums[role] * factor if factor != 1 else sums[role]).to(dtype) for role in ("actor", "critic"))
         # A role without terms still carries its anchors, unless the model brought nothing for it.
-        return LossOut(actor + critic if anchors["critic"] or sides["critic"] else actor, actor, critic, terms, reports)
-
-    def _outputs(self, micro: Batch, given: Mapping[str, Tensor | None]) -> dict[str, Tensor]:
-        outputs: dict[str, Tensor] = {}
-        for name, x in given.items():
-            if x is None:
-                x = micro.columns.get(name)
-                if x is None:
-                    continue
-            elif name == "log_z" and x.shape != micro.sequences.lengths.shape:
-                raise ColumnError(f"log_z has the shape {list(x.shape)}; expected [{len(micro)}], one value per sequence.")
-            elif name != "log_z":
-                x = micro.layout.pack(x, name)
-            if not x.is_floating_point():
-                raise ColumnError(f"{name} is {x.dtype}; expected real numbers of a floating type.")
-            outputs[name] = x if x.dtype in (torch.float32, torch.float64) else x.float()
-        for name, who in self._needs_of_model.items():
-            if name not in outputs:
-                raise ColumnError(f"{who} needs {name!r} from the model: loss(micro, {name}=...).")
-        return outputs
-
-    def _term(self, term: Term, micro: Batch, view: View, share: Tensor, reports: dict[str, Measure]) -> Tensor:
-        bound, sequences, weight = term.bound, micro.sequences, micro.weights[term.aggregation]
-        timed = any(name == "step" for name, _, _ in bound.levels)
-        result, report, _ = bound.parts(replace(view, step=scalar_like(self.memory.step, micro.rows)) if timed else view)
-        level = bound.component.returns or Level.TOKEN
-        loss = bound.shaped(result, view, level)
-        if torch.is_grad_enabled() and not loss.requires_grad and bound.learns(view):
-            raise ColumnError(f"{bound.who} returned a loss without a gradient, though the model's output has one; was it detached?")
-        if term.coefficient.bound is not None and any(n == "measured" for n, _, _ in term.coefficient.bound.levels):
-            self.memory.observe(term.coefficient.key, loss, sequences, level)
-        if level is not Level.TOKEN:
-            weight = sequences.sum(weight)
-            if level is Level.GROUP:
-                weight = sequences.group_sum(weight)
-            loss = torch.where(weight != 0, loss, 0.0)  # a sequence without tokens has no say, whatever was computed for it
-        value = (weight.to(loss.dtype) * loss).sum(dtype=accumulator(loss))
-        reports[term.metric] = Measure("mean", value.detach(), share)
-        if term.coefficient.fixed != 1:
-            reports[f"{term.role}/{term.name}_coef"] = Measure("mean", micro.coefficients[term.name] * share, share)
-        for name, x in report.items():
-            taken = f"{term.role}/{name}" in reports  # two terms may measure the same thing of different columns
-            reports[f"{term.role}/{term.name}_{name}" if taken else f"{term.role}/{name}"] = measure(x, bound.who)
-        return value
-
-    def _side(self, parts: list[Tensor], outputs: list[Tensor], micro: Batch) -> Tensor:
-        """Add up one role's terms; the model's outputs join with empty sums, so that a loss without tokens still has their graph."""
-        total = sum(parts[1:], parts[0]) if parts else torch.zeros((), device=micro.rows.device)
-        return sum((x[:0].sum() for x in outputs if x.requires_grad), total)
+        return LossOut(actor + critic if outputs.anchors("critic") or parts["critic"] else actor, actor, critic, terms, reports)
 
     # ── between steps ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -296,13 +279,8 @@ class Objective:
         bounds += [(c.key, c.bound) for c in coefficients if c.bound is not None]
         return [(key, b) for key, b in bounds if b.component.stateful]
 
-    def _require(self, batch: Batch, stage: str) -> None:
-        for name, who in self.needs(stage).items():
-            if name not in batch:
-                hint = " Give every sequence the id of its prompt." if name == "group_ids" else ""
-                made = (
-                    " Call objective.estimate(batch) first."
-                    if stage == "weigh" and name in ("advantages", "returns") and self.plan.advantages
-                    else ""
-                )
-                raise ColumnError(f"{who} needs the column {name!r}, which the batch does not bring.{hint}{made}")
+
+def _joined(parts: list[Tensor], anchors: list[Tensor], micro: Batch) -> Tensor:
+    """Add up one role's terms; the model's outputs join with empty sums, so that a loss without tokens still has their graph."""
+    total = sum(parts[1:], parts[0]) if parts else torch.zeros((), device=micro.rows.device)
+    return sum((x[:0].sum() for x in anchors), total)

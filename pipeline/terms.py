@@ -49,13 +49,27 @@ class RewardKL:
 
 
 @dataclass(frozen=True)
+class Correction:
+    """A rule that weighs or drops tokens of the actor's terms."""
+
+    bound: Bound
+    when: str
+    """``"estimate"``; where it reads the current policy, ``"measure"`` or ``"loss"``."""
+
+
+@dataclass(frozen=True)
 class Plan:
     """Everything that a recipe asked for, resolved."""
 
     name: str
     terms: tuple[Term, ...]
-    advantages: tuple[Bound, ...]
+    rewards: tuple[Bound, ...]
     reward_kl: tuple[RewardKL, ...]
+    filters: tuple[Bound, ...]
+    advantages: tuple[Bound, ...]
+    corrections: tuple[Correction, ...]
+    denominator: str
+    """``"kept"``: the actor's means are over the tokens that corrections left; ``"original"``: over all."""
     aggregations: dict[str, Bound]
     old_log_prob: str
     empty: str

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints, overload
 from pydantic import BaseModel
 
 from .errors import SignatureError, listing, nearest
-from .fields import Level
+from .fields import FIELDS, Level
 from .kinds import KINDS, Kind
 from .params import params_model
 
@@ -50,6 +50,10 @@ class Component:
     compat: Mapping[str, str] = field(default_factory=dict)
     """``{framework: how it calls this, and which settings reproduce it}``."""
     init: Callable[..., Mapping[str, Any]] | None = None
+    weighs: bool = True
+    """Of a correction: its annotation promises a weight."""
+    drops: bool = True
+    """Of a correction: its annotation allows tokens to go."""
     distribution: str = ""
 
     @property
@@ -194,7 +198,10 @@ def describe(
         claims=claims,
         compat=dict(compat or {}),
         init=init,
+        weighs=_promises(hints.get("return"), 0),
+        drops=_promises(hints.get("return"), 1),
     )
+    _check_words(made, where)
     if made.stateful and init is None:
         raise SignatureError(f"{where} names 'state' and must therefore say init=, a function that gives the first state.")
     if init is not None and not made.stateful:
@@ -268,8 +275,10 @@ def _level(hint: Any) -> Level | None:
 def _returns(hint: Any, kind: Kind, where: str) -> Level | None:
     if not kind.returns:
         return None
-    if get_origin(hint) is tuple and get_args(hint):
+    while get_origin(hint) is tuple and get_args(hint):
         hint = get_args(hint)[0]
+    if kind.name == "correction":
+        return Level.TOKEN
     outer = get_origin(hint) or hint
     if isinstance(outer, type) and issubclass(outer, Mapping):
         if kind.name != "advantage":
@@ -280,6 +289,22 @@ def _returns(hint: Any, kind: Kind, where: str) -> Level | None:
         allowed = listing(f"Per{lv.value.title()}" for lv in kind.returns)
         raise SignatureError(f"{where} returns {level.value} values; a {kind.name} returns {allowed}.")
     return level
+
+
+def _promises(hint: Any, place: int) -> bool:
+    """Return whether a correction's annotation says that it gives a weight (place 0) or a choice of tokens (1); silence is yes."""
+    pair = get_args(hint) if get_origin(hint) is tuple else ()
+    if pair and get_origin(pair[0]) is tuple:
+        pair = get_args(pair[0])
+    return len(pair) != 2 or pair[place] not in (None, type(None))
+
+
+def _check_words(component: Component, where: str) -> None:
+    words = [i.name for i in component.inputs if i.name in FIELDS and FIELDS[i.name].level is Level.VOCAB]
+    if words and (component.scope != "token" or "sequences" in component.columns):
+        raise SignatureError(
+            f"{where}: it reads {words[0]!r} and is called on chunks of tokens, so its scope is 'token' and it cannot see 'sequences'."
+        )
 
 
 def check_columns(component: Component, known: Any) -> None:

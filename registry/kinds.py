@@ -21,7 +21,8 @@ class Kind:
 
 
 _LOSS = (Level.TOKEN, Level.SEQUENCE, Level.GROUP)
-_MODEL = ("log_prob", "entropy", "values", "log_z", "logits", "value_logits")
+_WORDS = ("logits", "ref_logits", "teacher_logits", "value_logits")
+_MODEL = ("log_prob", "entropy", "values", "log_z", *_WORDS)
 _VALUES = ("values", "value_logits")
 _CRITIC = ("values", "old_values")
 
@@ -33,7 +34,7 @@ KINDS = {
             "value_loss",
             "the critic's loss of each token",
             _LOSS,
-            ("log_prob", "entropy", "log_z", "logits", "totals", "measured", "state"),
+            ("log_prob", "entropy", "log_z", "logits", "ref_logits", "teacher_logits", "totals", "measured", "state"),
         ),
         Kind(
             "auxiliary_loss", "a further loss of the actor, per token, sequence or group", _LOSS, (*_VALUES, "totals", "measured", "state")
@@ -45,7 +46,7 @@ KINDS = {
             "correction",
             "(weight, keep) of each token; None for either",
             (Level.TOKEN,),
-            (*_VALUES, "log_z", "logits", "totals", "measured", "state"),
+            (*_WORDS, "values", "log_z", "totals", "measured", "state"),
         ),
         Kind(
             "reward",

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, cre
 
 from .errors import SignatureError, nearest
 
-RESERVED = frozenset({"use", "coef", "aggregation", "apply", "denominator"})
+RESERVED = frozenset({"use", "coef", "aggregation", "apply", "denominator", "decide"})
 """Keys of a recipe's slot, hence no names of hyperparameters."""
 
 

@@ -107,7 +107,7 @@ def test_everything_a_decorator_is_told_is_kept():
 
 
 def test_inputs_levels_and_optionals_come_from_the_signature():
-    @auxiliary_loss
+    @auxiliary_loss(scope="token")
     def f(
         log_prob,
         rewards: PerToken,
@@ -413,7 +413,7 @@ def test_a_vocabulary_grows_into_a_new_one():
 
 def test_the_vocabulary_is_the_designs():
     differentiable = {name for name, c in FIELDS.items() if c.differentiable}
-    assert differentiable == {"log_prob", "entropy", "values", "log_z", "logits"}
+    assert differentiable == {"log_prob", "entropy", "values", "log_z", "logits", "value_logits"}
     assert FIELDS["rollout_log_prob"].nan_means
     assert {n for n, c in FIELDS.items() if c.level is Level.SPECIAL} == {"sequences", "totals", "state", "step", "measured"}
     assert all(name == c.name and c.doc for name, c in FIELDS.items())

@@ -1,0 +1,159 @@
+"""One micro-batch: every term on its side of the objective, weighed and added up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch
+from ..numerics import accumulator
+from ..registry import ColumnError, Level
+from .bound import Bound, View, scalar_like
+from .correcting import WEIGHT, decided
+from .memory import Memory
+from .metrics import Measure, measure
+from .needs import MODEL
+from .terms import Plan, Term
+from .vocabulary import VOCAB, Logits, Rows, in_chunks, over_words
+
+CRITIC = ("values", "value_logits")
+SEQUENCE = ("log_z",)
+
+
+@dataclass(frozen=True)
+class Side:
+    """What the terms of the actor, or of the critic, see of a micro-batch."""
+
+    batch: Batch
+    view: View
+    rows: Mapping[str, Rows]
+    """What has one value per word, not spelt out yet."""
+    keep: Tensor | None = None
+    """``[N]``: which tokens stay, where that was decided here; their number must not shape anything."""
+    weight: Tensor | None = None
+    """``[N]``: what a correction multiplies the policy loss with."""
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model gave for the tokens of a micro-batch."""
+
+    columns: Mapping[str, Tensor]
+    rows: Mapping[str, Rows]
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], micro: Batch, needed: Mapping[str, str]) -> "Outputs":
+        """Pack and widen what was given, or what the batch carries; what is needed and absent raises ``ColumnError``."""
+        columns: dict[str, Tensor] = {}
+        rows: dict[str, Rows] = {}
+        for name, x in given.items():
+            x = micro.columns.get(name) if x is None else x
+            if x is None:
+                continue
+            if name in VOCAB:
+                rows[name] = Rows.packed(x, micro.layout, name)
+                continue
+            if isinstance(x, Logits) or not x.is_floating_point():
+                what = type(x).__name__ if isinstance(x, Logits) else x.dtype
+                raise ColumnError(f"{name} is {what}; expected real numbers of a floating type.")
+            if name in SEQUENCE:
+                if x.shape != micro.sequences.lengths.shape:
+                    raise ColumnError(f"{name} has the shape {list(x.shape)}; expected [{len(micro)}], one value per sequence.")
+            elif given[name] is not None:
+                x = micro.layout.pack(x, name)
+            columns[name] = x if x.dtype in (torch.float32, torch.float64) else x.float()
+        for name, who in needed.items():
+            if name not in columns and name not in rows:
+                raise ColumnError(f"{who} needs {name!r} from the model: loss(micro, {name}=...).")
+        return cls(columns, rows)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which the loss is given: that of the columns, or else of the logits, at least float32."""
+        found = [x.dtype for x in (*self.columns.values(), *(r.x for r in self.rows.values()))]
+        return found[0] if found and found[0] in (torch.float32, torch.float64) else torch.float32
+
+    def made(self, role: str) -> dict[str, tuple[Any, Level]]:
+        """Return the columns of one role with their levels."""
+        chosen = {n: x for n, x in self.columns.items() if (n in CRITIC) == (role == "critic")}
+        return {n: (x, Level.SEQUENCE if n in SEQUENCE else Level.TOKEN) for n, x in chosen.items()}
+
+    def anchors(self, role: str) -> list[Tensor]:
+        """Return the tensors of one role that a gradient reaches, to be joined by empty sums."""
+        found = [x for n, x in self.columns.items() if (n in CRITIC) == (role == "critic")]
+        for name, r in self.rows.items():
+            if name in MODEL and (name in CRITIC) == (role == "critic"):
+                found += [x for x in r.leaves if x is not None]
+        return [x for x in found if x.requires_grad]
+
+
+def side_of(plan: Plan, role: str, micro: Batch, outputs: Outputs, reports: dict[str, Measure]) -> Side:
+    """Return what one role's terms see: the critic's all tokens, the actor's those that corrections left."""
+    made = outputs.made(role)
+    rows = {n: r for n, r in outputs.rows.items() if (n in CRITIC) == (role == "critic")}
+    batch = micro
+    if role == "actor" and micro.kept is not None:
+        batch, where = micro.kept, micro.kept_tokens
+        made = {n: (x.index_select(0, where) if level is Level.TOKEN else x, level) for n, (x, level) in made.items()}
+        rows = {n: r.select(where) for n, r in rows.items()}
+    if role == "actor" and plan.old_log_prob == "current" and "log_prob" in made:
+        made["old_log_prob"] = (made["log_prob"][0].detach(), Level.TOKEN)
+    view = View(batch, batch.sequences, made, totals=batch.totals)
+    side = Side(batch, view, rows, weight=batch.columns.get(WEIGHT) if role == "actor" and plan.corrections else None)
+    rules = [c.bound for c in plan.corrections if c.when == "loss"] if role == "actor" else []
+    return _decided(rules, side, reports) if rules else side
+
+
+def _decided(rules: list[Bound], side: Side, reports: dict[str, Measure]) -> Side:
+    """Apply rules that read the current policy. What they drop gets no gradient, whatever a loss makes of it."""
+    made = side.view.made
+    sofar = torch.ones_like(made["log_prob"][0].detach()) if side.weight is None else side.weight
+    quiet = {n: (x.detach(), level) for n, (x, level) in made.items()}
+    weight, keep = decided(rules, replace(side.view, made={**quiet, WEIGHT: (sofar, Level.TOKEN)}), reports)
+    both = sofar if weight is None else sofar * weight
+    if keep is not None:  # cut before the arithmetic: behind it a gradient of 0 could still meet an infinite slope
+        cut = {n: (torch.where(keep, x, x.detach()) if level is Level.TOKEN else x, level) for n, (x, level) in made.items()}
+        side = replace(side, view=replace(side.view, made=cut), keep=keep)
+    return replace(side, view=replace(side.view, made={**side.view.made, WEIGHT: (both, Level.TOKEN)}), weight=both)
+
+
+def summed(term: Term, side: Side, memory: Memory, chunk: int, reports: dict[str, Measure]) -> Tensor:
+    """Return a term's share of the step's mean; what it reported goes to ``reports`` under its role."""
+    bound, batch, view, sequences = term.bound, side.batch, side.view, side.batch.sequences
+    if any(name == "step" for name, _, _ in bound.levels):
+        view = replace(view, step=scalar_like(memory.step, batch.rows))
+    measured: Mapping[str, Measure]
+    if over_words(bound):
+        loss, measured = in_chunks(bound, view, side.rows, chunk)
+    else:
+        result, report, _ = bound.parts(view)
+        loss = bound.shaped(result, view, bound.component.returns or Level.TOKEN)
+        measured = {name: measure(x, bound.who) for name, x in report.items()}
+    learns = bound.learns(view) or any(side.rows[n].requires_grad for n, _, _ in bound.levels if n in side.rows)
+    if torch.is_grad_enabled() and not loss.requires_grad and learns:
+        raise ColumnError(f"{bound.who} returned a loss without a gradient, though the model's output has one; was it detached?")
+    level = bound.component.returns or Level.TOKEN
+    if term.coefficient.bound is not None and any(n == "measured" for n, _, _ in term.coefficient.bound.levels):
+        memory.observe(term.coefficient.key, loss, sequences, level)
+    for name, m in measured.items():
+        taken = f"{term.role}/{name}" in reports  # two terms may measure the same thing of different columns
+        reports[f"{term.role}/{term.name}_{name}" if taken else f"{term.role}/{name}"] = m
+    return _weighed(term, side, loss, level)
+
+
+def _weighed(term: Term, side: Side, loss: Tensor, level: Level) -> Tensor:
+    sequences, weight = side.batch.sequences, side.batch.weights[term.aggregation]
+    own = any(name == WEIGHT for name, _, _ in term.bound.levels)
+    if side.weight is not None and term.bound.component.kind.name == "policy_loss" and not own:
+        weight = weight * side.weight
+    if side.keep is not None:
+        weight = torch.where(side.keep, weight, 0.0)
+    if level is not Level.TOKEN:
+        weight = sequences.sum(weight)
+        if level is Level.GROUP:
+            weight = sequences.group_sum(weight)
+    if level is not Level.TOKEN or side.keep is not None:
+        loss = torch.where(weight != 0, loss, 0.0)  # what has no tokens has no say, whatever was computed for it
+    return (weight.to(loss.dtype) * loss).sum(dtype=accumulator(loss))

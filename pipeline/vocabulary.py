@@ -1,0 +1,122 @@
+"""Terms over the whole vocabulary: run in chunks of tokens and recomputed in the backward pass, so that ``[N, V]`` never exists."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from ..batch.layout import Layout
+from ..registry import FIELDS, ColumnError, Level
+from .bound import SPECIAL, Bound, View
+from .metrics import Measure, added, measure
+
+VOCAB = tuple(name for name, c in FIELDS.items() if c.level is Level.VOCAB)
+"""Names of what has one value per token and word."""
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Logits that are not there yet: hidden states and the head that turns a chunk of them into ``[n, V]`` when a term asks.
+
+    ``hidden`` is ``[N, H]`` packed, or in the batch's padded or nested shape; ``weight`` is ``[V, H]``; ``scale`` multiplies
+    the logits (1 / temperature). Gradients reach hidden states, weight and bias. A tensor of logits is accepted wherever this is.
+    """
+
+    hidden: Tensor
+    weight: Tensor
+    bias: Tensor | None = None
+    scale: float = 1.0
+
+    def rows(self, x: Tensor) -> Tensor:
+        """Return the logits of some hidden states, in float32 or wider."""
+        logits = torch.nn.functional.linear(x, self.weight, self.bias)
+        wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        return wide if self.scale == 1 else wide * self.scale
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``[N, ...]`` of which a chunk becomes logits: the logits themselves, or hidden states with their head."""
+
+    x: Tensor
+    head: Logits | None = None
+
+    @classmethod
+    def packed(cls, given: "Tensor | Logits", layout: Layout, name: str) -> "Rows":
+        """Bring what ``loss`` was given into the batch's order."""
+        if not isinstance(given, (Tensor, Logits)):
+            raise ColumnError(f"{name} is {type(given).__name__}; expected a tensor of logits or Logits(hidden, weight).")
+        x = given if isinstance(given, Tensor) else given.hidden
+        packed = layout.pack(x, name)
+        if packed.dim() != 2 or not packed.is_floating_point():
+            raise ColumnError(f"{name} is {packed.dtype} {list(packed.shape)} after packing; expected real numbers [tokens, words].")
+        return cls(packed, None if isinstance(given, Tensor) else given)
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient flows."""
+        return any(x is not None and x.requires_grad for x in self.leaves)
+
+    @property
+    def leaves(self) -> tuple[Tensor | None, ...]:
+        """The tensors that a gradient may reach."""
+        return (self.x,) if self.head is None else (self.x, self.head.weight, self.head.bias)
+
+    def select(self, tokens: Tensor) -> "Rows":
+        """Return some rows."""
+        return replace(self, x=self.x.index_select(0, tokens))
+
+    def detached(self) -> "Rows":
+        """Return them without gradients."""
+        head = self.head and replace(
+            self.head, weight=self.head.weight.detach(), bias=None if self.head.bias is None else self.head.bias.detach()
+        )
+        return Rows(self.x.detach(), head)
+
+    def logits(self, a: int, b: int) -> Tensor:
+        """Return the logits of a chunk."""
+        x = self.x[a:b]
+        if self.head is not None:
+            return self.head.rows(x)
+        return x if x.dtype in (torch.float32, torch.float64) else x.float()
+
+
+def over_words(bound: Bound) -> bool:
+    """Whether a component reads logits."""
+    return any(name in VOCAB for name, _, _ in bound.levels)
+
+
+def in_chunks(bound: Bound, view: View, rows: Mapping[str, Rows], chunk: int) -> tuple[Tensor, dict[str, Measure]]:
+    """Run a component over chunks of tokens; nothing of size ``V`` outlives its chunk, also not for the backward pass."""
+    tokens = view.sequences.index.shape[0]
+    columns: dict[str, Any] = {}
+    for name, level, optional in bound.levels:
+        if name not in VOCAB:
+            columns[name] = view.get(name, level, optional, bound.who)
+        elif name not in rows and not optional:
+            raise ColumnError(f"{bound.who} needs {name!r}: loss(micro, {name}=logits) or loss(micro, {name}=Logits(hidden, weight)).")
+
+    def run(a: int, b: int) -> tuple[Tensor, dict[str, Measure]]:
+        def of(name: str) -> Any:
+            if name in VOCAB:
+                return rows[name].logits(a, b) if name in rows else None
+            x = columns[name]
+            return x[a:b] if isinstance(x, Tensor) and name not in SPECIAL else x
+
+        result, report = bound.split(bound.call([of(name) for name, _, _ in bound.levels]))
+        if not isinstance(result, Tensor) or result.shape != (b - a,):
+            what = list(result.shape) if isinstance(result, Tensor) else type(result).__name__
+            raise ColumnError(f"{bound.who} returned {what} for a chunk of {b - a} tokens; expected one value per token.")
+        return result, {name: measure(x, bound.who) for name, x in report.items()}
+
+    again: Callable[..., Any] = run
+    if torch.is_grad_enabled() and any(r.requires_grad for r in rows.values()):
+
+        def again(a: int, b: int) -> Any:
+            return checkpoint(run, a, b, use_reentrant=False, preserve_rng_state=False)
+
+    parts = [again(a, min(a + chunk, tokens)) for a in range(0, tokens, chunk)] or [run(0, 0)]
+    return torch.cat([x for x, _ in parts]), added([report for _, report in parts])
