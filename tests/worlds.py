@@ -1,9 +1,12 @@
 """Random batches for property tests: padded, with holes, empty rows and groups that straddle everything."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from lossary import Batch
+from lossary.registry import FIELDS, Component, Level
 
 
 class World:
@@ -47,12 +50,32 @@ class World:
     def dirty(self, x: Tensor, garbage: float) -> Tensor:
         return torch.where(self.mask, x, garbage)
 
-    def batch(self, rows: list[int] | None = None, **more: Tensor) -> Batch:
-        """Cross the border with all rows, or some."""
+    def batch(self, rows: list[int] | None = None, *, trained: bool = False, **more: Tensor) -> Batch:
+        """Cross the border with all rows, or some; ``trained``: with the model's outputs too."""
         chosen = slice(None) if rows is None else rows
+        if trained:
+            more = {"log_prob": self.log_prob, "entropy": self.entropy, "values": self.values, **more}
         columns = {k: v[chosen] for k, v in {**self.columns, **more}.items()}
         return Batch.from_padded(self.mask[chosen], **columns)
 
     def leaves(self) -> dict[str, Tensor]:
         """Fresh leaves for the model's outputs."""
         return {k: getattr(self, k).clone().requires_grad_() for k in ("log_prob", "entropy", "values")}
+
+
+def columns_of(component: Component, batch: Batch, *, requires_grad: bool = False) -> tuple[list[Any], dict[str, Tensor]]:
+    """Return what a component is called with, and its trained columns as fresh leaves."""
+    leaves: dict[str, Tensor] = {}
+    columns: list[Any] = []
+    for i in component.inputs:
+        if i.name == "sequences":
+            columns.append(batch.sequences)
+        elif i.name == "step":
+            columns.append(torch.tensor(3.0, dtype=torch.float64))
+        else:
+            level = i.level if i.level in (Level.TOKEN, Level.SEQUENCE) else None
+            x = batch.column(i.name, level or (FIELDS[i.name].level if FIELDS[i.name].level is Level.TOKEN else None))
+            if FIELDS[i.name].differentiable and requires_grad:
+                x = leaves[i.name] = x.detach().clone().requires_grad_()
+            columns.append(x)
+    return columns, leaves
