@@ -4,9 +4,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..registry import hookimpl
+from .auxiliary.chord import chord
 from .auxiliary.dft import dft
 from .auxiliary.entropy import entropy
+from .auxiliary.kdrl import kdrl
 from .auxiliary.positive_nll import positive_nll
+from .auxiliary.sdar import sdar
 from .auxiliary.sft import sft
 from .policy.a2po import a2po
 from .policy.aspo import aspo
@@ -46,6 +49,7 @@ from .policy.rollout_is import rollout_is
 from .policy.sapo import sapo
 from .policy.sdpo import sdpo
 from .policy.segment_ratio import segment_ratio
+from .policy.sequence_clip import sequence_clip
 from .policy.sppo import sppo
 from .policy.tis import tis
 from .policy.topr import topr
@@ -56,14 +60,16 @@ from .value.huber import huber
 
 POLICY: tuple[Callable[..., Any], ...] = (
     ppo_clip, dual_clip, grpo, gspo, gspo_token, reinforce, importance_sampling,
-    two_sided_delta, luspo, gmpo, aspo, dppo_tv, dppo_kl, sapo, sppo, rec,
+    sequence_clip, two_sided_delta, luspo, gmpo, aspo, dppo_tv, dppo_kl, sapo, sppo, rec,
     cispo, rollout_is, tis, topr, dro, opmd, vespo, decoupled_ppo, prime_rl, prime_ipo,
     clip_cov, kl_cov, cpgd, fipo, real, gvpo, flowrl, segment_ratio, high_entropy,
     opsm, a2po, opd, sdpo, iw_opd, prime_ref_kl, bapo, m2po,
 )  # fmt: skip
 
+AUXILIARY: tuple[Callable[..., Any], ...] = (sft, dft, positive_nll, chord, sdar, kdrl, entropy)
+
 
 @hookimpl
 def lossary_components() -> Iterable[Callable[..., Any]]:
     """Enter by the door that plugins use."""
-    return [*POLICY, clipped_mse, huber, sft, dft, positive_nll, entropy]
+    return [*POLICY, clipped_mse, huber, *AUXILIARY]

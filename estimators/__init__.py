@@ -35,6 +35,7 @@ from .advantage.whiten import whiten
 from .coefficient.adaptive_kl import adaptive_kl
 from .coefficient.constant import constant
 from .coefficient.linear import linear
+from .correction.high_entropy import high_entropy
 from .kl.abs import absolute
 from .kl.k1 import k1
 from .kl.k2 import k2
@@ -53,4 +54,5 @@ def lossary_components() -> Iterable[Callable[..., Any]]:
     step: list[Callable[..., Any]] = [reinforce_plus_plus, reinforce_plus_plus_baseline, reinforce_batch_mean, remax]
     parts: list[Callable[..., Any]] = [gdpo, mt_grpo, grpo_per_turn, prime]
     after: list[Callable[..., Any]] = [whiten, batch_normalise, group_normalise, sequence_whiten, clip_advantages]
-    return [*kl, *coefficients, *critic, *group, *best, *token, *step, *parts, *after]
+    corrections: list[Callable[..., Any]] = [high_entropy]
+    return [*kl, *coefficients, *critic, *group, *best, *token, *step, *parts, *after, *corrections]

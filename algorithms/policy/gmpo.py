@@ -19,6 +19,7 @@ def gmpo(
     old_log_prob: PerToken,
     advantages: PerToken,
     sequences: Sequences,
+    correction: PerToken = None,  # type: ignore[assignment]
     *,
     clip_ratio_low: LogRange = 0.4,
     clip_ratio_high: LogRange = 0.4,
@@ -30,13 +31,16 @@ def gmpo(
         L_i = -\bar A_i \exp\Bigl(\tfrac{1}{n_i} \sum_t z_t\Bigr), \qquad d_t = \ell_t - \ell^{old}_t
 
     ``[S]``, in units of the advantage; :math:`\bar A_i` is the sequence's mean. The bounds are in nats, not in ratios: 0.4 allows
-    :math:`e^{-0.4}` to :math:`e^{0.4}`. A token whose advantage is 0 leaves the mean alone. The paper weighs sequences equally.
+    :math:`e^{-0.4}` to :math:`e^{0.4}`. A token whose advantage is 0 leaves the mean alone. The paper weighs sequences equally. Weights
+    against a mismatch (``correction``) come in as their own geometric mean, as in verl.
     """
     log_ratio = log_prob - old_log_prob
     gains, losses = advantages > 0, advantages < 0
     clamped = torch.where(gains, log_ratio.clamp(max=clip_ratio_high), log_ratio.clamp(min=-clip_ratio_low))
     moved = torch.where(gains | losses, clamped, 0.0)
     ratio = bounded(sequences.mean(moved), log_ratio_bound).exp()
+    if correction is not None:
+        ratio = ratio * sequences.mean(correction.clamp(min=1e-10).log()).exp()
     plain = log_ratio.detach()
     report = {
         "pg_clipfrac": Mean((gains & (plain > clip_ratio_high)) | (losses & (plain < -clip_ratio_low))),

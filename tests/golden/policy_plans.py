@@ -4,7 +4,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from golden.records import POLICY, Record, Unmapped
+from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -30,12 +32,36 @@ class Plan:
     """Denominators that the framework leaves to its caller."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """Columns that the framework takes from elsewhere; as ``advantages`` also one of the words of ``advantages_of``."""
+    made: Mapping[str, Callable[[Record], Tensor]] = field(default_factory=dict)
+    """Columns that follow from what the record says."""
+    corrections: tuple[Term, ...] = ()
+    """What selects tokens before the first term; the denominators are those of the kept ones."""
+    groups: str = "borders"
+    """``uid``: the prompts that the case names."""
     cap: float | None = None
     """The bound of an advantage that is measured against a teacher."""
     metrics: Mapping[str, str] = field(default_factory=dict)
     """Theirs by ours."""
     tokens: str = "loss"
     """What its loss of each token holds: the ``loss``, the ``weighted`` one, or something ``else``."""
+    dropped: str = ""
+    """The record holds the kept tokens and no loss; which measure of ours counts the others."""
+
+    def using(self, term: Term, **columns: str) -> "Plan":
+        """Return the same plan around another loss, without its metrics."""
+        return replace(self, terms=(term,), columns={**self.columns, **columns}, metrics={})
+
+
+def case_of(r: Record) -> tuple[Mapping[str, Tensor], Tensor]:
+    """Return the columns of a record's case and its mask."""
+    case = {k: torch.tensor(v, dtype=torch.float64) for k, v in POLICY["cases"][r["case"]].items()}
+    return case, case.pop("response_mask")
+
+
+def valid(r: Record, name: str) -> Tensor:
+    """Return a column of the sampled tokens alone."""
+    case, mask = case_of(r)
+    return case[name][mask > 0]
 
 
 def width(r: Record) -> int:
@@ -44,7 +70,8 @@ def width(r: Record) -> int:
 
 def clip(h: Mapping[str, Any], low: str, high: str, c: str | None = None, bound: float | None = None) -> Term:
     """Return the clipped surrogate, with the lower bound's number for a missing upper one."""
-    params = {"clip_ratio_low": h[low], "clip_ratio_high": h[low] if h.get(high) is None else h[high], "log_ratio_bound": bound}
+    below = h.get(low, 0.2)  # every framework's default
+    params = {"clip_ratio_low": below, "clip_ratio_high": below if h.get(high) is None else h[high], "log_ratio_bound": bound}
     if c is None or h.get(c) is None:
         return Term("ppo-clip", params)
     return Term("dual-clip", {**params, "clip_ratio_c": h[c]})
@@ -55,15 +82,19 @@ def sequence_level(term: Term, name: str = "gspo") -> Term:
     return Term(name, term.params)
 
 
-def cispo(cap: float, bound: float | None = None) -> Term:
-    """Return CISPO without its lower bound: the capped ratio as a weight."""
-    return Term("importance-sampling", {"objective": "score", "imp_ratio_cap": cap, "log_ratio_bound": bound})
+def columns_of(r: Record) -> Mapping[str, str]:
+    """Return the columns that a record's inputs say come from elsewhere."""
+    return {"advantages": "first column"} if any("column 0" in name for name in r["inputs"]) else {}
 
 
-def near_old(terms: tuple[Term, ...], strength: float, aggregation: str, **more: Any) -> Plan:
-    """Return a loss that is held near the old policy by ``strength * d ** 2 / 2``."""
-    pull = Term("k2", {"log_ratio_bound": None}, "kl", strength)
-    return Plan((*terms, pull), aggregation, columns={"ref_log_prob": "old_log_prob"}, **more)
+SKYRL = {
+    "none(sum)": ("token-sum", {}),
+    "token_mean": ("token-mean", {}),
+    "sequence_mean": ("seq-mean-token-mean", {}),
+    "seq_mean_token_sum_norm": ("seq-mean-token-sum-norm", {"loss_scale_factor": 10}),
+    "prompt_mean": ("group-mean", {}),
+}
+"""SkyRL's reductions: aggregation and hyperparameters."""
 
 
 # ── one function per framework ───────────────────────────────────────────────────────────────────────────────────────
@@ -87,15 +118,8 @@ def verl(r: Record) -> Plan:
     if mode == "gspo":
         term = clip(h, "clip_ratio_low", "clip_ratio_high", bound=10.0)
         return Plan((sequence_level(term, "gspo-token"),), r["agg"], params, metrics=metrics)
-    if mode == "cispo":
-        return Plan((cispo(1 + h["clip_ratio_high"], 20.0),), r["agg"], params, metrics={"ppo_kl": "actor/ppo_kl"})
-    if mode == "dro":
-        return near_old((Term("reinforce"),), h["policy_loss"]["dro_beta"], r["agg"], params=params)
     if mode == "bypass" and h["loss_type"] == "ppo_clip":  # the actor's own defaults; the sampler's policy stands in for the old one
         return Plan((Term("dual-clip"),), r["agg"], params, columns={"old_log_prob": "rollout_log_prob"}, metrics=metrics)
-    if mode == "opd_pg_k1" and h["policy_loss_mode"] == "vanilla":
-        term = Term("dual-clip", {"clip_ratio_low": h["clip_ratio"], "clip_ratio_high": h["clip_ratio"], "clip_ratio_c": h["clip_ratio_c"]})
-        return Plan((term,), r["agg"], columns={"advantages": "teacher over log_prob"}, cap=h["loss_max_clamp"])
     raise Unmapped(r)
 
 
@@ -103,40 +127,42 @@ def trl_like(r: Record, low: str, high: str) -> Plan:
     """TRL, Liger and Unsloth: ``loss_type`` is the aggregation, and all rows count."""
     h = r["hyperparameters"]
     term = clip(h, low, high)
-    if (delta := h.get("delta")) is not None:  # min(r, delta) also bounds a positive advantage where delta is the smaller one
-        high_, low_ = term.params["clip_ratio_high"], term.params["clip_ratio_low"]
-        bounds = {"clip_ratio_low": low_, "clip_ratio_high": min(high_, delta - 1), "clip_ratio_c": max(delta, 1 + high_)}
-        term = Term("dual-clip", {**bounds, "log_ratio_bound": None})
+    kind, taus = h["loss_type"], {k: h[k] for k in ("tau_pos", "tau_neg") if h.get(k) is not None}
+    if kind == "grpo":
+        term = Term("grpo", term.params)
+    if h.get("delta") is not None:
+        term = Term("two-sided-delta", {**term.params, "delta": h["delta"]})
     if h.get("importance_sampling_level") == "sequence":
-        term = sequence_level(term)
-    if h["loss_type"] == "cispo":
-        term = cispo(h[high])
+        term = sequence_level(term, "luspo" if kind == "luspo" else "gspo")
+    if kind == "cispo":
+        term = Term("cispo", {"imp_ratio_cap": h[high], "log_ratio_bound": None})
+    if kind == "sapo":
+        term = Term("sapo", {**taus, "log_ratio_bound": None})
+    if kind == "vespo":
+        if (how := h.get("vllm_is", {})) and (how["mode"] != "token_truncate" or how.get("clip_min") is not None):
+            raise Unmapped(r)
+        term = Term("vespo", {"rollout_is_threshold": how["clip_max"]} if how else {})
     terms = [term]
     if h.get("beta"):
         terms.append(Term("k3", {"log_ratio_bound": None}, "kl", h["beta"]))
     params = {"loss_scale_factor": h.get("maxlen", h.get("max_completion_length", width(r)))} if h["loss_type"] == "dr_grpo" else {}
     aggregation = {
         "grpo": "seq-mean-token-mean",
+        "sapo": "seq-mean-token-mean",
         "dr_grpo": "seq-mean-token-sum-norm",
         "luspo": "seq-mean-token-sum",
         "bnpo": "token-mean",
         "dapo": "token-mean",
         "cispo": "token-mean",
-    }[h["loss_type"]]
-    columns = {"advantages": "first column"} if any("column 0" in name for name in r["inputs"]) else {}
-    return Plan(tuple(terms), aggregation, params, empty="count", columns=columns)
+        "vespo": "token-mean",
+    }[kind]
+    return Plan(tuple(terms), aggregation, params, empty="count", columns=columns_of(r))
 
 
 def trl(r: Record) -> Plan:
     h = r["hyperparameters"]
-    if r["mode"] == "iw_opd" and h["iw_opd_gamma"] == 0:
-        sampler = "old_log_prob" if any("old_log_prob" in name for name in r["inputs"]) else "log_prob"
-        return Plan((Term("reinforce"),), r["agg"], columns={"advantages": f"teacher over {sampler}"})
-    if r["mode"] == "sdpo_sampled_token" and h["distillation_alpha"] == 1:
-        term = Term("reinforce") if h["is_clip"] is None else cispo(h["is_clip"], 20.0)
-        return Plan((term,), "token-mean", columns={"advantages": "teacher over log_prob"})
     plan = trl_like(r, "epsilon", "epsilon_high")
-    token_level = h.get("importance_sampling_level") != "sequence" and "delta" not in h
+    token_level = h.get("importance_sampling_level") != "sequence" and "delta" not in h and h["loss_type"] not in ("cispo", "sapo", "vespo")
     return replace(plan, metrics={"pg_clipfrac": "clip_ratio/region_mean"} if token_level else {})
 
 
@@ -146,22 +172,12 @@ def liger(r: Record) -> Plan:
 
 def skyrl(r: Record) -> Plan:
     h = r["hyperparameters"]
-    aggregation, params = {
-        "none(sum)": ("token-sum", {}),
-        "token_mean": ("token-mean", {}),
-        "sequence_mean": ("seq-mean-token-mean", {}),
-        "seq_mean_token_sum_norm": ("seq-mean-token-sum-norm", {"loss_scale_factor": 10}),
-        "prompt_mean": ("group-mean", {}),
-    }[r["agg"]]
+    aggregation, params = SKYRL[r["agg"]]
     plan = Plan((), aggregation, params, empty="count", metrics={"pg_clipfrac": "clip_ratio"}, tokens="weighted")
     if r["mode"] == "cross_entropy":
         return replace(plan, terms=(Term("sft", {}, "auxiliary_loss"),))
     if r["mode"] == "importance_sampling":
         return replace(plan, terms=(Term("importance-sampling", {"log_ratio_bound": None}),))
-    if r["mode"] == "cispo":
-        settings = {"cispo_eps_clip_low": 1.0, "cispo_eps_clip_high": 4.0, "cispo_anchor": "old", **h.get("cispo", {})}
-        columns = {"old_log_prob": "rollout_log_prob"} if settings["cispo_anchor"] == "rollout" else {}
-        return replace(plan, terms=(cispo(1 + settings["cispo_eps_clip_high"], 20.0),), columns=columns)
     if r["mode"] == "ppo_clip_dual":
         return replace(plan, terms=(clip(h, "eps_clip_low", "eps_clip_high", "clip_ratio_c", bound=20.0),))
     if r["mode"] == "gspo":
@@ -171,8 +187,6 @@ def skyrl(r: Record) -> Plan:
 
 def slime(r: Record) -> Plan:
     h = r["hyperparameters"]
-    if r["mode"] == "cispo":
-        return Plan((cispo(1 + h["eps_clip_high"]),), "token-mean")
     term = clip(h, "eps_clip", "eps_clip_high", "eps_clip_c")
     if r["mode"] == "gspo":
         return Plan((sequence_level(term),), "seq-mean-token-mean", totals={"sequences": 1}, metrics={"pg_clipfrac": "clipfrac"})
@@ -181,13 +195,7 @@ def slime(r: Record) -> Plan:
 
 def areal(r: Record) -> Plan:
     h = r["hyperparameters"]
-    if r["mode"] == "opd_kdrl" and not h["rl_loss_weight"]:  # distillation alone
-        term = Term("importance-sampling", {"log_ratio_bound": None}, coef=h["distill_loss_weight"])
-        return Plan((term,), r["agg"], columns={"advantages": "teacher over log_prob"}, tokens="else")
     term = clip(h, "eps_clip", "eps_clip_higher", "c_clip")
-    if r["mode"] == "opd_kdrl":
-        terms = replace(term, coef=h["rl_loss_weight"]), Term("k1", {"log_ratio_bound": None}, "kl", h["distill_loss_weight"])
-        return Plan(terms, r["agg"], columns={"ref_log_prob": "teacher_log_prob"}, tokens="else")
     if r["mode"] == "gspo":  # it also replaces the advantages by their mean over the row
         return Plan((sequence_level(term),), "token-mean", columns={"advantages": "mean of the row"})
     return Plan((term,), "token-mean", metrics={"pg_clipfrac": "clip_mask"})
@@ -199,7 +207,8 @@ def nemo(r: Record) -> Plan:
     if h.get("disable_ppo_ratio"):
         return Plan((Term("reinforce"),), aggregation)
     if h.get("use_cispo"):
-        return Plan((cispo(1 + h["ratio_clip_max"]),), aggregation)
+        bounds = {"clip_ratio_low": h["ratio_clip_min"], "clip_ratio_high": h["ratio_clip_max"], "log_ratio_bound": None}
+        return Plan((Term("cispo", bounds),), aggregation)
     columns = {"old_log_prob": "log_prob"} if h.get("force_on_policy_ratio") else {}
     term = clip(h, "ratio_clip_min", "ratio_clip_max", "ratio_clip_c")
     if h.get("sequence_level_importance_ratios"):
@@ -223,18 +232,13 @@ def trinity(r: Record) -> Plan:
     h = r["hyperparameters"]
     if r["mode"] == "importance_sampling":
         return Plan((Term("importance-sampling"),), r["agg"])
-    if r["mode"] == "cispo":
-        return Plan((cispo(1 + h.get("clip_range_high", 0.28), 20.0),), r["agg"], tokens="else")
-    if r["mode"] == "opmd":
-        return Plan((Term("reinforce", coef=1 / (1 + h.get("tau", 1.0))),), r["agg"], tokens="else")
-    if r["mode"] == "rec" and h.get("regularizer") == "k2":
-        return near_old((Term("reinforce"),), 2 * h["regularizer_coef"], r["agg"], tokens="else")
-    if r["mode"] == "rec" and h.get("regularizer") == "forward-kl":
-        return Plan((Term("reinforce"), Term("sft", {}, "auxiliary_loss", h["regularizer_coef"])), r["agg"], tokens="else")
+    metrics = {"pg_clipfrac": "pg_clipfrac", "ppo_kl": "ppo_kl"}
+    if r["mode"] == "ppo_clip_dual" and not h.get("enable_sequence_masking"):
+        both = {"low": h.get("clip_range", 0.2), "c": 3.0, **{k.removeprefix("clip_range_"): v for k, v in h.items()}}
+        return Plan((clip(both, "low", "high", "c", 20.0),), r["agg"], metrics=metrics, tokens="else")
     if r["mode"] != "gspo":
         raise Unmapped(r)
     term = clip(h, "clip_range_low", "clip_range_high", bound=10.0)
-    metrics = {"pg_clipfrac": "pg_clipfrac", "ppo_kl": "ppo_kl"}
     return Plan((sequence_level(term, "gspo-token"),), r["agg"], empty="count", metrics=metrics, tokens="else")
 
 
@@ -242,13 +246,8 @@ def roll(r: Record) -> Plan:
     h, agg = r["hyperparameters"], r["agg"]
     norm = agg == "seq-mean-token-sum-norm"  # divides by the width only, not by the sequences
     plan = Plan((), agg, {"loss_scale_factor": width(r)} if norm else {}, totals={"sequences": 1} if norm else {})
-    if r["mode"] == "tis_pg":
-        params = {"objective": "score", "imp_ratio_cap": h["tis_upper_bound"], "log_ratio_bound": None}
-        return replace(plan, terms=(Term("importance-sampling", params),))
     if r["mode"] == "agg_loss_roll":
         return replace(plan, terms=(Term("importance-sampling"),))
-    if r["mode"] == "kimi15":
-        return near_old((Term("reinforce"),), h["kimi15_tau"], agg, params=plan.params, totals=plan.totals)
     if r["mode"] != "ppo_clip_dual":
         raise Unmapped(r)
     params = {"clip_ratio_low": h["pg_clip_low"], "clip_ratio_high": h["pg_clip_high"], "clip_ratio_c": 1 + 2 * h["pg_clip"]}
@@ -259,9 +258,3 @@ PLANS: Mapping[str, Callable[[Record], Plan]] = {
     "verl": verl, "trl": trl, "liger-kernel": liger, "unsloth-zoo": liger, "skyrl": skyrl, "slime": slime, "areal": areal,
     "nemo-rl": nemo, "openrlhf": openrlhf, "trinity-rft": trinity, "roll": roll,
 }  # fmt: skip
-
-
-def plan_of(r: Record) -> Plan:
-    if r["framework"] not in PLANS:
-        raise Unmapped(r)
-    return PLANS[r["framework"]](r)

@@ -1,0 +1,33 @@
+"""KDRL: a teacher's view of the student's own tokens, beside the reward."""
+
+from ...numerics import bounded_log_ratio
+from ...registry import Mean, PerToken, Report, auxiliary_loss
+from ...registry.hyper import LogRatioBound
+
+
+@auxiliary_loss(
+    scope="token",
+    compat={
+        "areal": "distill_loss_weight is coef; weigh: false beside a reward (rl_loss_weight not 0), weigh: true alone; log_ratio_bound: null.",
+    },
+)
+def kdrl(
+    log_prob: PerToken,
+    old_log_prob: PerToken,
+    teacher_log_prob: PerToken,
+    *,
+    weigh: bool = True,
+    log_ratio_bound: LogRatioBound = 20.0,
+) -> tuple[PerToken, Report]:
+    r"""Estimate KL(policy || teacher) from sampled tokens with a gradient that is right; ``opd`` clips it and needs no policy loss beside it.
+
+    .. math:: L_t = r_t \operatorname{sg}(\ell_t - \ell^{tea}_t) \ (\text{weigh}) \qquad\text{or}\qquad L_t = \ell_t - \ell^{tea}_t
+
+    ``[N]``, in nats; :math:`r_t` is the ratio to the old policy. Without ``weigh`` the value is the same on policy, but the gradient is 1
+    for every token: a plain penalty on likelihood that knows no teacher. AReaL takes that form beside a reward.
+    """
+    gap = log_prob - teacher_log_prob
+    report = {"teacher_kl": Mean(gap.detach())}
+    if not weigh:
+        return gap, report
+    return bounded_log_ratio(log_prob, old_log_prob, log_ratio_bound).exp() * gap.detach(), report

@@ -1,0 +1,24 @@
+"""SDAR: imitate oneself where the teacher, who has seen more, agrees that the token is good."""
+
+from ...numerics import straight_through
+from ...registry import Mean, PerToken, Report, auxiliary_loss
+from ...registry.hyper import NonNegative
+
+
+@auxiliary_loss(
+    paper="arXiv:2605.15155",
+    scope="token",
+    compat={"ms-swift": "the SDAR loss: gate_beta under the same name, token-mean, its weight as coef."},
+)
+def sdar(log_prob: PerToken, teacher_log_prob: PerToken, *, gate_beta: NonNegative = 5.0) -> tuple[PerToken, Report]:
+    r"""Make every token likelier, by a gate that opens where the teacher likes it more; ``kdrl`` also makes tokens less likely.
+
+    .. math:: L_t = g_t\, (\ell^{tea}_t - \ell_t), \qquad g_t = \sigma\bigl(\beta \operatorname{sg}(\ell^{tea}_t - \ell_t)\bigr)
+
+    ``[N]``, in nats. The gradient is :math:`-g_t`, never positive: it only ever pushes up, from 0 where the teacher thinks little of
+    the token to 1 where it thinks much more of it. The value is a gap and may be negative.
+    """
+    gap = teacher_log_prob - log_prob.detach()
+    gate = (gate_beta * gap).sigmoid()
+    report = {"sdar/gate": Mean(gate), "sdar/gate_active": Mean(gap > 0), "sdar/teacher_gap": Mean(gap)}
+    return gate * straight_through(gap, -log_prob), report

@@ -1,0 +1,24 @@
+"""80/20 for any policy loss: only tokens at which the policy is undecided take part."""
+
+from ...numerics import quantile
+from ...registry import PerToken, correction
+from ...registry.hyper import Fraction
+
+
+@correction(
+    aliases=("top-entropy",),
+    paper="arXiv:2506.01939",
+    scope="step",
+    compat={
+        "trl": "top_entropy_quantile in its GMPO trainer, whose mean is over the kept tokens; with its other losses use the policy loss."
+    },
+)
+def high_entropy(entropy: PerToken, *, top_entropy_quantile: Fraction = 0.2) -> tuple[None, PerToken]:
+    r"""Keep the tokens of highest entropy in the step and drop the others before the policy loss sees them.
+
+    .. math:: t \in K \iff H_t \ge q_{1 - \rho}(H)
+
+    ``[N]`` bool, no weight. The policy loss ``high-entropy`` silences the others inside ``ppo-clip`` instead; here any loss may follow,
+    and its means over a sequence are over the kept tokens (GMPO). The quantile is over this rank's tokens of the step.
+    """
+    return None, entropy.detach() >= quantile(entropy, 1 - top_entropy_quantile)
