@@ -33,6 +33,7 @@ from .policy.high_entropy import high_entropy
 from .policy.importance_sampling import importance_sampling
 from .policy.iw_opd import iw_opd
 from .policy.kl_cov import kl_cov
+from .policy.loglinear_ppo import loglinear_ppo
 from .policy.luspo import luspo
 from .policy.m2po import m2po
 from .policy.opd import opd
@@ -61,7 +62,7 @@ from .value.huber import huber
 POLICY: tuple[Callable[..., Any], ...] = (
     ppo_clip, dual_clip, grpo, gspo, gspo_token, reinforce, importance_sampling,
     sequence_clip, two_sided_delta, luspo, gmpo, aspo, dppo_tv, dppo_kl, sapo, sppo, rec,
-    cispo, rollout_is, tis, topr, dro, opmd, vespo, decoupled_ppo, prime_rl, prime_ipo,
+    cispo, rollout_is, tis, topr, dro, opmd, vespo, decoupled_ppo, loglinear_ppo, prime_rl, prime_ipo,
     clip_cov, kl_cov, cpgd, fipo, real, gvpo, flowrl, segment_ratio, high_entropy,
     opsm, a2po, opd, sdpo, iw_opd, prime_ref_kl, bapo, m2po,
 )  # fmt: skip

@@ -7,9 +7,13 @@ from ...registry import Mean, PerToken, Report, auxiliary_loss
 
 @auxiliary_loss(
     aliases=("mix",),
+    paper="arXiv:2508.11408",
     scope="token",
     claims=("non-negative",),
-    compat={"trinity": "the MIX losses: mu is coef and 1 - mu the policy loss's own factor; phi: true is the weight p (1 - p)."},
+    compat={
+        "ms-swift": "CHORD: mu is coef and 1 - mu multiplies the policy loss; phi as there.",
+        "trinity-rft": "MIX and CHORD: mu is coef and 1 - mu multiplies the policy loss; phi: false for MIX.",
+    },
 )
 def chord(log_prob: PerToken, demonstration: PerToken, *, phi: bool = True) -> tuple[PerToken, Report]:
     r"""Return the loss of ``sft`` for tokens of demonstrations, weighed by how undecided the policy is about them, and 0 for others.
@@ -18,6 +22,7 @@ def chord(log_prob: PerToken, demonstration: PerToken, *, phi: bool = True) -> t
 
     ``[N]``, in nats. Tokens that are known already and tokens that are out of reach hardly count; ``dft`` only spares the latter.
     ``phi: false`` is the plain likelihood. The mixture is :math:`(1 - \mu) L^{policy} + \mu L^{chord}`: the coefficient is :math:`\mu`.
+    The policy loss itself knows of no demonstrations: give their tokens the advantage 0.
     """
     shown = demonstration > 0.5
     plain = log_prob.detach().clamp(max=0.0)

@@ -3,7 +3,14 @@
 from ...registry import PerToken, auxiliary_loss
 
 
-@auxiliary_loss(paper="arXiv:2508.05629", scope="token", claims=("non-negative",))
+@auxiliary_loss(
+    paper="arXiv:2508.05629",
+    scope="token",
+    claims=("non-negative",),
+    compat={
+        "trl": "SFT with loss_type dft.",
+    },
+)
 def dft(log_prob: PerToken) -> PerToken:
     r"""Weigh the loss of ``sft`` with the token's own probability, whose inverse in the gradient of the logarithm it cancels.
 

@@ -8,7 +8,7 @@ from ...registry.hyper import LogRatioBound
 @auxiliary_loss(
     scope="token",
     compat={
-        "areal": "distill_loss_weight is coef; weigh: false beside a reward (rl_loss_weight not 0), weigh: true alone; log_ratio_bound: null.",
+        "areal": "distill_loss_weight is coef; weigh: false beside a reward, weigh: true where rl_loss_weight is 0; log_ratio_bound: null.",
     },
 )
 def kdrl(
@@ -19,7 +19,7 @@ def kdrl(
     weigh: bool = True,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
-    r"""Estimate KL(policy || teacher) from sampled tokens with a gradient that is right; ``opd`` clips it and needs no policy loss beside it.
+    r"""Estimate KL(policy || teacher) from sampled tokens with a gradient that is right; ``opd`` clips it as a policy loss.
 
     .. math:: L_t = r_t \operatorname{sg}(\ell_t - \ell^{tea}_t) \ (\text{weigh}) \qquad\text{or}\qquad L_t = \ell_t - \ell^{tea}_t
 

@@ -10,7 +10,14 @@ from ...registry import Mean, PerToken, Report, auxiliary_loss
 Reward = Annotated[float, Field(allow_inf_nan=False, description="a reward above this is right")]
 
 
-@auxiliary_loss(paper="arXiv:2504.05118", scope="token", claims=("non-negative",))
+@auxiliary_loss(
+    paper="arXiv:2504.05118",
+    scope="token",
+    claims=("non-negative",),
+    compat={
+        "nemo-rl": "positive_example_nll_weight is coef, but its mean is over the right answers of each micro-batch.",
+    },
+)
 def positive_nll(log_prob: PerToken, rewards: PerToken, *, threshold: Reward = 0.0) -> tuple[PerToken, Report]:
     r"""Return the loss of ``sft`` for tokens of sequences whose reward is above a threshold, and 0 for all others.
 

@@ -8,7 +8,9 @@ from ...registry.hyper import NonNegative
 @auxiliary_loss(
     paper="arXiv:2605.15155",
     scope="token",
-    compat={"ms-swift": "the SDAR loss: gate_beta under the same name, token-mean, its weight as coef."},
+    compat={
+        "ms-swift": "SDAR: gate_beta as there; token-mean.",
+    },
 )
 def sdar(log_prob: PerToken, teacher_log_prob: PerToken, *, gate_beta: NonNegative = 5.0) -> tuple[PerToken, Report]:
     r"""Make every token likelier, by a gate that opens where the teacher likes it more; ``kdrl`` also makes tokens less likely.

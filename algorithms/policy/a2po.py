@@ -6,7 +6,15 @@ from ...registry import Mean, PerSequence, PerToken, Report, policy_loss
 from ...registry.hyper import Positive
 
 
-@policy_loss(aliases=("a-star-po",), paper="arXiv:2505.20686", scope="group", suits={"aggregation": "seq-mean-token-mean"})
+@policy_loss(
+    aliases=("a-star-po",),
+    paper="arXiv:2505.20686",
+    scope="group",
+    suits={"aggregation": "seq-mean-token-mean"},
+    compat={
+        "trl": "its A2PO trainer: beta1 and beta2 as there, the value of each prompt as v_star.",
+    },
+)
 def a2po(
     log_prob: PerToken,
     ref_log_prob: PerToken,

@@ -8,7 +8,16 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, Fraction, LogRatioBound, Positive
 
 
-@policy_loss(aliases=("archer",), paper="arXiv:2510.06062", scope="sequence", claims=("on-policy-gradient",))
+@policy_loss(
+    aliases=("archer",),
+    paper="arXiv:2510.06062",
+    scope="sequence",
+    claims=("on-policy-gradient",),
+    suits={"low_entropy_clip": "<= high_entropy_clip"},
+    compat={
+        "Archer2.0": "its policy loss: the names are its own, though its high_entropy_mask marks the tokens of low entropy.",
+    },
+)
 def aspo(
     log_prob: PerToken,
     old_log_prob: PerToken,

@@ -13,7 +13,25 @@ LowerRange = Annotated[float | None, Field(ge=0, description="the weight is at l
 Cap = Annotated[Positive | None, Field(description="the largest weight itself, in the place of 1 + clip_ratio_high")]
 
 
-@policy_loss(paper="arXiv:2506.13585", scope="token", suits={"imp_ratio_cap": ">= 1"}, claims=("on-policy-gradient",))
+@policy_loss(
+    paper="arXiv:2506.13585",
+    scope="token",
+    suits={"imp_ratio_cap": ">= 1", "clip_ratio_low": ">= 1"},
+    claims=("on-policy-gradient",),
+    compat={
+        "verl": "`cispo`: clip_ratio_low and clip_ratio_high as there, by default 0.2, which lifts small weights to 0.8.",
+        "trl": "loss_type cispo: epsilon_high (else epsilon, 0.2) is imp_ratio_cap itself; log_ratio_bound: null.",
+        "liger-kernel": "loss_type cispo: epsilon_high is imp_ratio_cap itself; log_ratio_bound: null.",
+        "unsloth-zoo": "loss_type cispo: epsilon_high is imp_ratio_cap itself; log_ratio_bound: null.",
+        "ms-swift": "epsilon_high is imp_ratio_cap itself; log_ratio_bound: null.",
+        "skyrl": "`cispo`: cispo_eps_clip_low and cispo_eps_clip_high; with cispo_anchor rollout, old_log_prob holds the sampler's.",
+        "slime": "`cispo`: eps_clip and eps_clip_high; log_ratio_bound: null.",
+        "nemo-rl": "use_cispo: ratio_clip_min and ratio_clip_max; log_ratio_bound: null.",
+        "roll": "`cispo`: cispo_epsilon_low and cispo_epsilon_high, practically fixed at 0.1; log_ratio_bound: null.",
+        "trinity-rft": "`cispo`: clip_ratio_low: 1, clip_ratio_high: 0.28; enable_mask_clip is mask_clipped.",
+        "tinker": "`cispo`: clip_high_threshold is imp_ratio_cap itself, 4 by default; token-sum.",
+    },
+)
 def cispo(
     log_prob: PerToken,
     old_log_prob: PerToken,

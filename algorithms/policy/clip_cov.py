@@ -13,7 +13,15 @@ from .covariance import covariance, smallest
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-@policy_loss(paper="arXiv:2505.22617", scope="step", suits={"clip_cov_ub": "> clip_cov_lb"})
+@policy_loss(
+    paper="arXiv:2505.22617",
+    scope="step",
+    suits={"clip_cov_ub": "> clip_cov_lb"},
+    compat={
+        "verl": "`clip_cov`: clip_cov_ratio, clip_cov_lb and clip_cov_ub; log_ratio_bound: null; it draws by a generator of its own.",
+        "skyrl": "`clip_cov`: clip_ratio is clip_cov_ratio; log_ratio_bound: null; it divides the advantages first.",
+    },
+)
 def clip_cov(
     log_prob: PerToken,
     old_log_prob: PerToken,

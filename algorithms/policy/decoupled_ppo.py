@@ -10,7 +10,15 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, NonNegative, Positive
 
 
-@policy_loss(aliases=("areal",), paper="arXiv:2505.24298", scope="sequence", suits={"behav_imp_weight_cap": ">= 1"})
+@policy_loss(
+    aliases=("areal",),
+    paper="arXiv:2505.24298",
+    scope="sequence",
+    suits={"behav_imp_weight_cap": ">= 1", "behav_imp_weight_floor": "<= 1"},
+    compat={
+        "areal": "use_decoupled_loss, rejection_sampling by ratio: its level, lower, upper and action; log_ratio_bound: null.",
+    },
+)
 def decoupled_ppo(
     log_prob: PerToken,
     old_log_prob: PerToken,

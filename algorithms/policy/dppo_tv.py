@@ -9,7 +9,18 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import Fraction, LogRatioBound, Positive
 
 
-@policy_loss(aliases=("dppo", "dppo-binary-tv"), paper="arXiv:2602.04879", scope="token", claims=("on-policy-gradient",))
+@policy_loss(
+    aliases=("dppo", "dppo-binary-tv"),
+    paper="arXiv:2602.04879",
+    scope="token",
+    claims=("on-policy-gradient",),
+    suits={"clip_ratio_c": ">= 1"},
+    compat={
+        "verl": "`dppo_tv`: clip_ratio_low and clip_ratio_high are the thresholds; clip_ratio_c: 3 unless its actor says otherwise.",
+        "skyrl": "`dppo` with dppo_type binary_tv: delta_low and delta_high; objective: ratio, clip_ratio_c: null; against the sampler if known.",
+        "stable-rl": "`dppo_binary_tv`: clip_ratio_c: 10; old_log_prob holds the sampler's.",
+    },
+)
 def dppo_tv(
     log_prob: PerToken,
     old_log_prob: PerToken,

@@ -7,7 +7,18 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import Positive
 
 
-@policy_loss(aliases=("kimi", "kimi15", "kimi-k1-5"), paper="arXiv:2405.19107", scope="sequence", claims=("on-policy-gradient",))
+@policy_loss(
+    aliases=("kimi", "kimi15", "kimi-k1-5"),
+    paper="arXiv:2405.19107",
+    scope="sequence",
+    claims=("on-policy-gradient",),
+    compat={
+        "verl": "`dro`: dro_beta, which has no default there.",
+        "roll": "`kimi15`: kimi15_tau is dro_beta, 0.1 by default.",
+        "tinker": "`dro`: beta is dro_beta; old_log_prob holds the sampler's; token-sum.",
+        "trinity-rft": "`rec` with regularizer k2: dro_beta is twice its regularizer_coef.",
+    },
+)
 def dro(
     log_prob: PerToken,
     old_log_prob: PerToken,

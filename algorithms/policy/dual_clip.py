@@ -17,6 +17,18 @@ RatioCap = Annotated[float, Field(gt=1, description="the largest ratio that a ne
     scope="token",
     suits={"clip_ratio_c": "> 1 + clip_ratio_high"},
     claims=("on-policy-gradient",),
+    compat={
+        "verl": "`vanilla`, always on: clip_ratio_low, clip_ratio_high and clip_ratio_c as there; clip_ratio alone changes nothing there.",
+        "trl": "delta is clip_ratio_c as long as it exceeds 1 + epsilon_high, else see `two-sided-delta`; log_ratio_bound: null.",
+        "skyrl": "`dual_clip`: eps_clip_low, eps_clip_high and clip_ratio_c; log_ratio_bound: 20.",
+        "areal": "its PPO loss with c_clip, which is clip_ratio_c; log_ratio_bound: null.",
+        "slime": "its policy loss with eps_clip_c, which is clip_ratio_c; log_ratio_bound: null.",
+        "openrlhf": "`ppo` with dual_clip, which is clip_ratio_c; log_ratio_bound: 20.",
+        "nemo-rl": "ClippedPGLossFn with ratio_clip_c, which is clip_ratio_c; log_ratio_bound: null.",
+        "roll": "`ppo` with dual_clip_loss: clip_ratio_c is fixed at 1 + 2 pg_clip; log_ratio_bound: null.",
+        "trinity-rft": "`ppo`, always on with clip_ratio_c: 3.",
+        "MM-EUREKA": "its ratio is capped at 3 before both branches: clip_ratio_c: 3.",
+    },
 )
 def dual_clip(
     log_prob: PerToken,

@@ -14,7 +14,15 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, Positive
 HalfLife = Annotated[float, Field(gt=0, description="tokens after which a later token counts half")]
 
 
-@policy_loss(paper="arXiv:2603.19835", scope="sequence", suits={"aggregation": "token-mean"}, claims=("on-policy-gradient",))
+@policy_loss(
+    paper="arXiv:2603.19835",
+    scope="sequence",
+    suits={"aggregation": "token-mean", "delta": "> 1 + clip_ratio_high"},
+    claims=("on-policy-gradient",),
+    compat={
+        "ms-swift": "its FIPO loss: epsilon and epsilon_high are the clip range, the rest has the same names; log_ratio_bound: null.",
+    },
+)
 def fipo(
     log_prob: PerToken,
     old_log_prob: PerToken,

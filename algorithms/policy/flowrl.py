@@ -6,7 +6,14 @@ from ...registry import Mean, PerSequence, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
 
 
-@policy_loss(paper="arXiv:2509.15207", scope="sequence", suits={"aggregation": "seq-mean-token-mean"})
+@policy_loss(
+    paper="arXiv:2509.15207",
+    scope="sequence",
+    suits={"aggregation": "seq-mean-token-mean", "imp_ratio_cap": ">= 1"},
+    compat={
+        "verl-recipe": "FlowRL: flowrl_beta_coef as there, imp_ratio_cap: 10; log_ratio_bound: null; all rows count.",
+    },
+)
 def flowrl(
     log_prob: PerToken,
     old_log_prob: PerToken,

@@ -13,7 +13,16 @@ from ...registry.hyper import LogRatioBound
 LogRange = Annotated[float, Field(ge=0, le=80, description="how far a log-ratio may move from 0 [nats] before it stops paying")]
 
 
-@policy_loss(aliases=("geo-mean",), paper="arXiv:2507.20673", scope="sequence", suits={"aggregation": "seq-mean-token-mean"})
+@policy_loss(
+    aliases=("geo-mean",),
+    paper="arXiv:2507.20673",
+    scope="sequence",
+    suits={"aggregation": "seq-mean-token-mean"},
+    compat={
+        "verl": "`geo_mean`: both bounds as there, 0.2 by default; log_ratio_bound: null; all rows count.",
+        "trl": "its GMPO trainer: epsilon is both bounds; log_ratio_bound: null; all rows count.",
+    },
+)
 def gmpo(
     log_prob: PerToken,
     old_log_prob: PerToken,

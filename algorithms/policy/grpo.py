@@ -5,7 +5,17 @@ from ...registry import PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
 
-@policy_loss(paper="arXiv:2402.03300", scope="token", suits={"aggregation": "seq-mean-token-mean"}, claims=("on-policy-gradient",))
+@policy_loss(
+    paper="arXiv:2402.03300",
+    scope="token",
+    suits={"aggregation": "seq-mean-token-mean"},
+    claims=("on-policy-gradient",),
+    compat={
+        "trl": "loss_type grpo: epsilon and epsilon_high (else epsilon); log_ratio_bound: null.",
+        "liger-kernel": "loss_type grpo with epsilon_low and epsilon_high; log_ratio_bound: null.",
+        "unsloth-zoo": "loss_type grpo with epsilon_low and epsilon_high; log_ratio_bound: null.",
+    },
+)
 def grpo(
     log_prob: PerToken,
     old_log_prob: PerToken,

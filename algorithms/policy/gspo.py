@@ -10,6 +10,16 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
     paper="arXiv:2507.18071",
     scope="sequence",
     suits={"aggregation": "seq-mean-token-mean", "clip_ratio_low": "<= 0.05", "clip_ratio_high": "<= 0.05"},
+    compat={
+        "trl": "importance_sampling_level sequence with loss_type grpo: epsilon and epsilon_high; log_ratio_bound: null.",
+        "liger-kernel": "importance_sampling_level sequence with loss_type grpo: epsilon_low and epsilon_high; log_ratio_bound: null.",
+        "areal": "importance_sampling_level sequence: eps_clip and eps_clip_higher, advantages averaged over each sequence; log_ratio_bound: null.",
+        "slime": "`gspo`: eps_clip and eps_clip_high; it adds sequences up and divides by the global batch later; log_ratio_bound: null.",
+        "openrlhf": "`gspo`, which forces the mean over sequences: clip_eps_low and clip_eps_high; log_ratio_bound: null.",
+        "nemo-rl": "sequence_level_importance_ratios, token_level_loss off: ratio_clip_min and ratio_clip_max; log_ratio_bound: null.",
+        "roll": "importance_sampling seq; log_ratio_bound: null.",
+        "ms-swift": "importance_sampling_level sequence; log_ratio_bound: null.",
+    },
 )
 def gspo(
     log_prob: PerToken,

@@ -11,6 +11,13 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
     scope="sequence",
     suits={"aggregation": "seq-mean-token-mean", "clip_ratio_low": "<= 0.05", "clip_ratio_high": "<= 0.05"},
     claims=("on-policy-gradient",),
+    compat={
+        "verl": "`gspo`: both bounds as there; log_ratio_bound: 10; its actor takes token-mean unless told otherwise.",
+        "skyrl": "`gspo` with loss_reduction sequence_mean: eps_clip_low and eps_clip_high; log_ratio_bound: 10.",
+        "trinity-rft": "`gspo`: clip_range_low and clip_range_high; log_ratio_bound: 10.",
+        "tinker": "`gspo`, with the ratio over its sequence_ratio_mask and token-sum.",
+        "ms-swift": "importance_sampling_level sequence_token; log_ratio_bound: null.",
+    },
 )
 def gspo_token(
     log_prob: PerToken,

@@ -8,7 +8,14 @@ from ...registry import Mean, PerSequence, PerToken, Report, policy_loss
 from ...registry.hyper import Positive
 
 
-@policy_loss(paper="arXiv:2504.19599", scope="group", suits={"aggregation": "seq-mean-token-mean"})
+@policy_loss(
+    paper="arXiv:2504.19599",
+    scope="group",
+    suits={"aggregation": "seq-mean-token-mean"},
+    compat={
+        "verl-recipe": "`gvpo`: beta as there; the recipe adds prompts up and leaves their number to its caller.",
+    },
+)
 def gvpo(
     log_prob: PerToken, old_log_prob: PerToken, advantages: PerToken, sequences: Sequences, *, beta: Positive = 0.1
 ) -> tuple[PerSequence, Report]:

@@ -7,7 +7,16 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, Fraction, LogRatioBound
 
 
-@policy_loss(aliases=("80-20", "forking-tokens"), paper="arXiv:2506.01939", scope="step")
+@policy_loss(
+    aliases=("80-20", "forking-tokens"),
+    paper="arXiv:2506.01939",
+    scope="step",
+    compat={
+        "trl": "top_entropy_quantile with epsilon and epsilon_high; log_ratio_bound: null; its threshold is rounded to float32.",
+        "ms-swift": "top_entropy_quantile, over each micro-batch alone; log_ratio_bound: null.",
+        "unsloth-zoo": "top_entropy_quantile; log_ratio_bound: null.",
+    },
+)
 def high_entropy(
     log_prob: PerToken,
     old_log_prob: PerToken,

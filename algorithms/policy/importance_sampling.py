@@ -7,7 +7,17 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, Positive
 
 
-@policy_loss(aliases=("is-pg",), scope="token", claims=("on-policy-gradient",))
+@policy_loss(
+    aliases=("is-pg",),
+    scope="token",
+    claims=("on-policy-gradient",),
+    suits={"imp_ratio_cap": ">= 1"},
+    compat={
+        "skyrl": "`importance_sampling`; log_ratio_bound: null; token-sum.",
+        "trinity-rft": "`importance_sampling`; log_ratio_bound: 20.",
+        "tinker": "`importance_sampling`: old_log_prob holds the sampler's; token-sum.",
+    },
+)
 def importance_sampling(
     log_prob: PerToken,
     old_log_prob: PerToken,

@@ -6,7 +6,13 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import NonNegative, Positive
 
 
-@policy_loss(paper="arXiv:2606.22600", scope="sequence")
+@policy_loss(
+    paper="arXiv:2606.22600",
+    scope="sequence",
+    compat={
+        "trl": "IW-OPD: iw_opd_gamma and iw_opd_epsilon as there.",
+    },
+)
 def iw_opd(
     log_prob: PerToken,
     teacher_log_prob: PerToken,

@@ -10,6 +10,11 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
     paper="arXiv:2602.05261",
     scope="sequence",
     suits={"aggregation": "seq-mean-token-sum", "clip_ratio_low": "<= 0.05", "clip_ratio_high": "<= 0.05"},
+    compat={
+        "trl": "loss_type luspo with importance_sampling_level sequence: epsilon and epsilon_high; log_ratio_bound: null.",
+        "liger-kernel": "loss_type luspo at level sequence only: at level token it counts padding; log_ratio_bound: null.",
+        "unsloth-zoo": "loss_type luspo with importance_sampling_level sequence: epsilon_low and epsilon_high; log_ratio_bound: null.",
+    },
 )
 def luspo(
     log_prob: PerToken,

@@ -7,7 +7,13 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, Positive
 
 
-@policy_loss(paper="arXiv:2510.01161", scope="step")
+@policy_loss(
+    paper="arXiv:2510.01161",
+    scope="step",
+    compat={
+        "areal": "m2_threshold, over each micro-batch.",
+    },
+)
 def m2po(
     log_prob: PerToken,
     old_log_prob: PerToken,

@@ -4,7 +4,13 @@ from ...registry import PerToken, policy_loss
 from ...registry.hyper import NonNegative
 
 
-@policy_loss(paper="arXiv:2505.17826", scope="token")
+@policy_loss(
+    paper="arXiv:2505.17826",
+    scope="token",
+    compat={
+        "trinity-rft": "`opmd`: tau as there.",
+    },
+)
 def opmd(log_prob: PerToken, advantages: PerToken, *, tau: NonNegative = 1.0) -> PerToken:
     r"""Return ``reinforce`` divided by :math:`1 + \tau`: the stronger the pull to the old policy, the shorter the step.
 

@@ -8,7 +8,15 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, NonNegative
 
 
-@policy_loss(aliases=("off-policy-sequence-mask",), paper="arXiv:2512.02556", scope="sequence")
+@policy_loss(
+    aliases=("off-policy-sequence-mask",),
+    paper="arXiv:2512.02556",
+    scope="sequence",
+    compat={
+        "trl": "off_policy_mask_threshold is opsm_delta, epsilon is both bounds; log_ratio_bound: null.",
+        "slime": "--use-opsm with opsm_delta, against the old policy: bring no rollout_log_prob.",
+    },
+)
 def opsm(
     log_prob: PerToken,
     old_log_prob: PerToken,

@@ -5,7 +5,25 @@ from ...registry import PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
 
-@policy_loss(aliases=("regular",), paper="arXiv:1707.06347", scope="token", claims=("on-policy-gradient",))
+@policy_loss(
+    aliases=("regular",),
+    paper="arXiv:1707.06347",
+    scope="token",
+    claims=("on-policy-gradient",),
+    compat={
+        "verl": "`vanilla` with a clip_ratio_c that never binds; log_ratio_bound: 20.",
+        "trl": "loss_type bnpo, dapo or dr_grpo: epsilon and epsilon_high (else epsilon); log_ratio_bound: null.",
+        "liger-kernel": "the same loss_type with epsilon_low and epsilon_high; log_ratio_bound: null.",
+        "unsloth-zoo": "the same loss_type with epsilon_low and epsilon_high; log_ratio_bound: null.",
+        "skyrl": "`regular`: eps_clip_low and eps_clip_high; log_ratio_bound: 20.",
+        "areal": "its PPO loss with c_clip null: eps_clip, and eps_clip_higher where given; log_ratio_bound: null.",
+        "slime": "its policy loss without eps_clip_c: eps_clip and eps_clip_high; log_ratio_bound: null.",
+        "openrlhf": "`ppo` without dual_clip: clip_eps_low and clip_eps_high; log_ratio_bound: 20.",
+        "nemo-rl": "ClippedPGLossFn without ratio_clip_c: ratio_clip_min and ratio_clip_max; log_ratio_bound: null.",
+        "roll": "`ppo` with dual_clip_loss off: pg_clip, or pg_clip_low and pg_clip_high with use_pg_clip_range; log_ratio_bound: null.",
+        "tinker": "`ppo`: 1 - clip_low_threshold and clip_high_threshold - 1; old_log_prob holds the sampler's; token-sum.",
+    },
+)
 def ppo_clip(
     log_prob: PerToken,
     old_log_prob: PerToken,

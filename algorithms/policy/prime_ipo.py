@@ -6,7 +6,13 @@ from ...registry.hyper import Fraction, LogRatioBound, NonNegative
 from .prime_rl import held_surrogate
 
 
-@policy_loss(scope="token")
+@policy_loss(
+    scope="token",
+    suits={"aggregation": "token-mean"},
+    compat={
+        "prime-rl": "`ipo`: the names are its own; log_ratio_bound: null.",
+    },
+)
 def prime_ipo(
     log_prob: PerToken,
     rollout_log_prob: PerToken,

@@ -6,7 +6,13 @@ from ...registry.hyper import Fraction, LogRatioBound, NonNegative
 from .prime_rl import held_surrogate
 
 
-@policy_loss(scope="token")
+@policy_loss(
+    scope="token",
+    suits={"aggregation": "token-mean"},
+    compat={
+        "prime-rl": "`ref_kl`: mask_low and kl_tau are constants there; log_ratio_bound: null.",
+    },
+)
 def prime_ref_kl(
     log_prob: PerToken,
     rollout_log_prob: PerToken,

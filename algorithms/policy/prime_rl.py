@@ -7,7 +7,15 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import Fraction, LogRatioBound, NonNegative
 
 
-@policy_loss(aliases=("prime-rl-default",), paper="arXiv:2602.04879", scope="token")
+@policy_loss(
+    aliases=("prime-rl-default",),
+    paper="arXiv:2602.04879",
+    scope="token",
+    suits={"aggregation": "token-mean"},
+    compat={
+        "prime-rl": "its default loss: the names are its own; log_ratio_bound: null; token-mean over the global count.",
+    },
+)
 def prime_rl(
     log_prob: PerToken,
     rollout_log_prob: PerToken,

@@ -8,7 +8,14 @@ from ...registry import Mean, PerGroup, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, Positive
 
 
-@policy_loss(paper="arXiv:2602.05630", scope="group", suits={"aggregation": "group-mean"})
+@policy_loss(
+    paper="arXiv:2602.05630",
+    scope="group",
+    suits={"aggregation": "group-mean"},
+    compat={
+        "ms-swift": "its REAL loss: real_tau as there.",
+    },
+)
 def real(
     log_prob: PerToken,
     old_log_prob: PerToken,

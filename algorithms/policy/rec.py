@@ -11,7 +11,14 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, NonNegative, Positive
 
 
-@policy_loss(paper="arXiv:2509.24203", scope="sequence", claims=("on-policy-gradient",))
+@policy_loss(
+    paper="arXiv:2509.24203",
+    scope="sequence",
+    claims=("on-policy-gradient",),
+    compat={
+        "trinity-rft": "`rec`: its own names; its defaults are epsilon_low_prime: 0.6 and epsilon_high_prime: 2; log_ratio_bound: null.",
+    },
+)
 def rec(
     log_prob: PerToken,
     old_log_prob: PerToken,

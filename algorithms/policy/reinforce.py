@@ -3,7 +3,17 @@
 from ...registry import PerToken, policy_loss
 
 
-@policy_loss(aliases=("gpg",), paper="doi:10.1007/BF00992696", scope="token", claims=("on-policy-gradient",))
+@policy_loss(
+    aliases=("gpg",),
+    paper="doi:10.1007/BF00992696",
+    scope="token",
+    claims=("on-policy-gradient",),
+    compat={
+        "verl": "`gpg`.",
+        "nemo-rl": "disable_ppo_ratio.",
+        "roll": "pg_variant `vanilla`.",
+    },
+)
 def reinforce(log_prob: PerToken, advantages: PerToken) -> PerToken:
     r"""Weigh each token's log-probability by its advantage, with no ratio: unlike ``importance-sampling`` right only for fresh samples.
 

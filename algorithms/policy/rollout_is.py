@@ -5,7 +5,14 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
 
-@policy_loss(aliases=("icepop",), paper="arXiv:2602.15763", scope="token")
+@policy_loss(
+    aliases=("icepop",),
+    paper="arXiv:2602.15763",
+    scope="token",
+    compat={
+        "skyrl": "`rollout_is`: eps_clip_low and eps_clip_high; log_ratio_bound: 20.",
+    },
+)
 def rollout_is(
     log_prob: PerToken,
     rollout_log_prob: PerToken,

@@ -10,7 +10,21 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, Positive
 
 
-@policy_loss(paper="arXiv:2511.20347", scope="sequence", suits={"aggregation": "seq-mean-token-mean"}, claims=("on-policy-gradient",))
+@policy_loss(
+    paper="arXiv:2511.20347",
+    scope="sequence",
+    suits={"aggregation": "seq-mean-token-mean"},
+    claims=("on-policy-gradient",),
+    compat={
+        "verl": "`sapo`: tau_pos and tau_neg; log_ratio_bound: 20; seq-mean-token-mean is built in there.",
+        "trl": "loss_type sapo; log_ratio_bound: null; all rows count.",
+        "liger-kernel": "loss_type sapo, at token level only; log_ratio_bound: null; all rows count.",
+        "unsloth-zoo": "loss_type sapo; log_ratio_bound: null; all rows count.",
+        "skyrl": "`sapo` with loss_reduction sequence_mean; log_ratio_bound: 20.",
+        "areal": "use_sapo_loss: at level sequence with the mean of each sequence's advantages; log_ratio_bound: null.",
+        "trinity-rft": "no setting: its `sapo` detaches the gate, so that the weight rises with the ratio.",
+    },
+)
 def sapo(
     log_prob: PerToken,
     old_log_prob: PerToken,

@@ -5,7 +5,15 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, Positive
 
 
-@policy_loss(aliases=("sdft",), paper="arXiv:2601.20802", scope="token")
+@policy_loss(
+    aliases=("sdft",),
+    paper="arXiv:2601.20802",
+    scope="token",
+    suits={"is_clip": ">= 1"},
+    compat={
+        "trl": "SDPO's form on sampled tokens (distillation_alpha 1): is_clip as there.",
+    },
+)
 def sdpo(
     log_prob: PerToken,
     old_log_prob: PerToken,

@@ -8,7 +8,14 @@ from ...registry import PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
 
-@policy_loss(aliases=("turn-ratio",), scope="sequence", suits={"aggregation": "seq-mean-token-mean"})
+@policy_loss(
+    aliases=("turn-ratio",),
+    scope="sequence",
+    suits={"aggregation": "seq-mean-token-mean"},
+    compat={
+        "roll": "its segment ratio: each run of the response mask is a turn; pg_clip is both bounds; log_ratio_bound: null.",
+    },
+)
 def segment_ratio(
     log_prob: PerToken,
     old_log_prob: PerToken,

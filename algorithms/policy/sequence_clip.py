@@ -13,7 +13,7 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
     scope="sequence",
     suits={"aggregation": "seq-mean-token-mean"},
     compat={
-        "trl": "its RLOO trainer: clip_ratio_low and clip_ratio_high: epsilon, log_ratio_bound: null, seq-mean-token-mean over all rows."
+        "trl": "its RLOO trainer: epsilon and epsilon_high; log_ratio_bound: null; all rows count.",
     },
 )
 def sequence_clip(

@@ -8,7 +8,13 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import Positive
 
 
-@policy_loss(scope="token", claims=("on-policy-gradient",))
+@policy_loss(
+    scope="token",
+    claims=("on-policy-gradient",),
+    compat={
+        "trinity-rft": "`sppo`: epsilon as there.",
+    },
+)
 def sppo(log_prob: PerToken, old_log_prob: PerToken, advantages: PerToken, *, epsilon: Positive = 0.3) -> tuple[PerToken, Report]:
     r"""Pay the log-ratio while the ratio is inside a band; outside it, unlike ``ppo-clip``, a token is silent whatever its advantage.
 

@@ -5,7 +5,16 @@ from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
 
 
-@policy_loss(aliases=("tis-pg",), scope="token", suits={"tis_upper_bound": ">= 1"}, claims=("on-policy-gradient",))
+@policy_loss(
+    aliases=("tis-pg",),
+    scope="token",
+    suits={"tis_upper_bound": ">= 1", "tis_lower_bound": "<= 1"},
+    claims=("on-policy-gradient",),
+    compat={
+        "roll": "`tis`: tis_lower_bound and tis_upper_bound, practically fixed at 0 and 1; log_ratio_bound: null.",
+        "torchforge": "ReinforceLoss: tis_lower_bound: 0.1, tis_upper_bound: 10, log_ratio_bound: null; old_log_prob holds the sampler's.",
+    },
+)
 def tis(
     log_prob: PerToken,
     old_log_prob: PerToken,

@@ -10,7 +10,16 @@ from ...registry import ColumnError, Mean, PerSequence, PerToken, Report, policy
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
 
 
-@policy_loss(paper="arXiv:2503.14286", scope="sequence", claims=("on-policy-gradient",))
+@policy_loss(
+    paper="arXiv:2503.14286",
+    scope="sequence",
+    claims=("on-policy-gradient",),
+    suits={"imp_ratio_cap": ">= 1"},
+    compat={
+        "roll": "`topr`: importance_sampling_level: token, positive_by: reward, log_ratio_bound: null; its weights have the same names.",
+        "trinity-rft": "`topr`: importance_sampling_level: token, positive_by: advantage, log_ratio_bound: null.",
+    },
+)
 def topr(
     log_prob: PerToken,
     old_log_prob: PerToken,

@@ -11,6 +11,12 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, Positive
     scope="token",
     suits={"delta": "> 1 + clip_ratio_high"},
     claims=("on-policy-gradient",),
+    compat={
+        "trl": "delta with epsilon and epsilon_high as clip_ratio_low and clip_ratio_high; log_ratio_bound: null.",
+        "liger-kernel": "delta with epsilon_low and epsilon_high; log_ratio_bound: null.",
+        "unsloth-zoo": "delta with epsilon_low and epsilon_high; log_ratio_bound: null.",
+        "ms-swift": "delta; log_ratio_bound: null.",
+    },
 )
 def two_sided_delta(
     log_prob: PerToken,

@@ -12,7 +12,17 @@ from ...registry.hyper import LogRatioBound, NonNegative, Positive
 _FLOOR = math.log(1e-8)
 
 
-@policy_loss(paper="arXiv:2602.10693", scope="sequence", claims=("on-policy-gradient",))
+@policy_loss(
+    paper="arXiv:2602.10693",
+    scope="sequence",
+    claims=("on-policy-gradient",),
+    suits={"rollout_is_threshold": ">= 1"},
+    compat={
+        "trl": "loss_type vespo; with vLLM's importance sampling in mode token_truncate its clip_max is rollout_is_threshold.",
+        "liger-kernel": "loss_type vespo.",
+        "unsloth-zoo": "loss_type vespo.",
+    },
+)
 def vespo(
     log_prob: PerToken,
     old_log_prob: PerToken,

@@ -6,7 +6,19 @@ from ...registry import Mean, PerToken, Report, value_loss
 from ...registry.hyper import Positive
 
 
-@value_loss(scope="token", claims=("non-negative",))
+@value_loss(
+    scope="token",
+    claims=("non-negative",),
+    compat={
+        "verl": "cliprange_value as there, with the actor's aggregation modes.",
+        "openrlhf": "value_clip is cliprange_value, and null there is null here.",
+        "skyrl": "value_clip is cliprange_value; seq-mean-token-mean with all rows in the mean.",
+        "nemo-rl": "MseValueLossFn: cliprange is cliprange_value, null by default.",
+        "areal": "loss_fn mse: value_eps_clip is cliprange_value.",
+        "slime": "its value loss has no half: twice the coef.",
+        "roll": "value_clip is cliprange_value, null by default.",
+    },
+)
 def clipped_mse(
     values: PerToken, old_values: PerToken, returns: PerToken, *, cliprange_value: Positive | None = 0.5
 ) -> tuple[PerToken, Report]:

@@ -7,7 +7,14 @@ from ...registry import Mean, PerToken, Report, value_loss
 from ...registry.hyper import Positive
 
 
-@value_loss(aliases=("value_huber", "clipped_huber"), scope="token", claims=("non-negative",))
+@value_loss(
+    aliases=("value_huber", "clipped_huber"),
+    scope="token",
+    claims=("non-negative",),
+    compat={
+        "areal": "loss_fn huber: huber_delta is delta, value_eps_clip is cliprange_value.",
+    },
+)
 def huber(
     values: PerToken, old_values: PerToken, returns: PerToken, *, delta: Positive = 10.0, cliprange_value: Positive | None = 0.5
 ) -> tuple[PerToken, Report]:
