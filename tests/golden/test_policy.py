@@ -19,10 +19,6 @@ DELIBERATE: Mapping[Key, tuple[str, str]] = {
         "framework-bug",
         "ROLL's token-mean adds up masked positions too; ours has none.",
     ),
-    ("nemo-rl", "reference_policy_kl_penalty=* & data=k3-above-10 & !use_on_policy_kl_approximation=True"): (
-        "framework-bug",
-        "NeMo's clamp of the KL estimate also takes the pull from the token that drifted most; ours caps the value and keeps the pull.",
-    ),
     ("liger-kernel", "loss_type=luspo & !importance_sampling_level=sequence"): (
         "counts-padding",
         "Liger's luspo averages over the padded width and counts padding as tokens; ours sums the tokens.",
@@ -58,10 +54,6 @@ PENDING: Mapping[Key, str] = {
     ("trl", "mode=iw_opd & !iw_opd_gamma=0.0"): "policy_loss/iw-opd: weights by the distance so far",
     ("*", "mode=sdar"): "auxiliary_loss/sdar",
     ("*", "mode=high_entropy_mask"): "token selection by entropy",
-    # a ratio on the KL
-    ("trl", "mode=kl_loss_term & !use_bias_correction_kl=False"): "kl: weighted by the importance ratio",
-    ("liger-kernel", "use_bias_correction_kl=True"): "kl: weighted by the importance ratio",
-    ("nemo-rl", "use_on_policy_kl_approximation=True"): "kl: weighted by the importance ratio",
     # rollout corrections
     ("*", "mode=rollout_is_weights"): "correction: weights",
     ("verl", "rollout_is_weights_from.*"): "correction: weights",
@@ -90,10 +82,6 @@ def words(r: Record) -> Iterator[str]:
     yield from (f"{name}={r[name]}" for name in ("mode", "variant", "agg"))
     yield from (f"input={name}" for name in r["inputs"])
     yield from leaves(r["hyperparameters"], "")
-    case = {k: torch.tensor(POLICY["cases"][r["case"]][k], dtype=torch.float64) for k in ("log_prob", "ref_log_prob", "response_mask")}
-    x = (case["ref_log_prob"] - case["log_prob"])[case["response_mask"] > 0]
-    if (torch.expm1(x) - x).max() > 10:
-        yield "data=k3-above-10"
 
 
 # ── what ours gives ──────────────────────────────────────────────────────────────────────────────────────────────────
