@@ -242,7 +242,8 @@ def test_only_the_product_of_the_ratios_sees_what_a_token_does_to_later_ones(nam
     def mean(component: str, params: Any) -> Tensor:
         leaf = tables["new"].clone().requires_grad_()
         total = sum(
-            path(tables["old"], *s).sum().exp() * estimate(component, params, *(path(x, *s) for x in (leaf, tables["ref"], tables["old"]))).sum()
+            path(tables["old"], *s).sum().exp()
+            * estimate(component, params, *(path(x, *s) for x in (leaf, tables["ref"], tables["old"]))).sum()
             for s in sequences
         )
         return torch.autograd.grad(total, leaf)[0]

@@ -1,7 +1,7 @@
-"""What every KL estimator has in common: its bound, its cap, the policy that sampled, and the choice of its gradient.
+r"""What every KL estimator has in common: its bound, its cap, the policy that sampled, and the choice of its gradient.
 
-With :math:`d = \\ell - \\ell^{ref}`, an estimate :math:`k(d)` of each token, :math:`\\rho = e^{\\ell - \\ell^{anchor}}` and
-:math:`w = \\min(\\rho, importance\\_cap)`:
+With :math:`d = \ell - \ell^{ref}`, an estimate :math:`k(d)` of each token, :math:`\rho = e^{\ell - \ell^{anchor}}` and
+:math:`w = \min(\rho, importance\_cap)`:
 
 =================  ========  ================  ==============================================================================
 gradient           value     by ``log_prob``   in expectation
@@ -45,9 +45,7 @@ def log_importance(log_prob: Tensor, old_log_prob: Tensor | None, rollout_log_pr
     return log_prob - scored(column, log_prob)
 
 
-def weighted(
-    estimate: Tensor, log_weight: Tensor, alive: Tensor, importance_cap: float | None, pull: Tensor | None = None
-) -> Tensor:
+def weighted(estimate: Tensor, log_weight: Tensor, alive: Tensor, importance_cap: float | None, pull: Tensor | None = None) -> Tensor:
     """Return ``w k`` with the gradient ``w (k + k')``, and 0 for what is not ``alive`` because the bound of the log-ratio binds.
 
     ``pull`` has the gradient ``k + k'``, for estimators whose two parts would cancel in rounding.

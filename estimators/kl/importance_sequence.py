@@ -44,7 +44,7 @@ def importance_sequence(
     r"""Weigh each token's estimate by one ratio per sequence, where ``k3-importance`` has one per token.
 
     .. math:: w\, k(d_t), \qquad w = \min(\rho, importance\_cap), \qquad
-        \rho = \begin{cases} e^{\frac1T \sum_u (\ell_u - \ell^{anchor}_u)} & \text{geometric} \\
+        \rho = \begin{cases} e^{\frac{1}{T} \sum_u (\ell_u - \ell^{anchor}_u)} & \text{geometric} \\
         e^{\sum_u (\ell_u - \ell^{anchor}_u)} & \text{product} \end{cases}
 
     ``[N]``, in nats, with :math:`d = \ell - \ell^{ref}`. The gradient by :math:`\ell_t` is :math:`w\, k'(d_t)` and, through the ratio,

@@ -11,7 +11,9 @@ from ...registry import PerToken, kl_estimator
 
 Delta = Annotated[
     float,
-    Field(gt=1, le=1e4, description="the largest pull on a token that the policy has lost; from about ln(delta) nats on the rest is straight"),
+    Field(
+        gt=1, le=1e3, description="the largest pull on a token that the policy has lost; from about ln(delta) nats on the rest is straight"
+    ),
 ]
 
 

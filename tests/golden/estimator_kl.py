@@ -60,9 +60,9 @@ def kl(r: Record) -> Pairs:
     i, theirs = inputs(r), outputs(r)
     mask = i["mask"] if "mask" in i else theirs["mask"]
     leaf = i["log_probs"].clone().requires_grad_()
-    old = {"old_log_prob": i[k] for k in ("old_log_probs", "log_probs_old") if k in i}
-    rollout = {"rollout_log_prob": i["rollout_log_probs"]} if "rollout_log_probs" in i else {}
-    batch = Batch.from_padded(mask, log_prob=leaf, ref_log_prob=i["ref_log_probs"], **old, **rollout)
+    named = {"old_log_probs": "old_log_prob", "log_probs_old": "old_log_prob", "rollout_log_probs": "rollout_log_prob"}
+    sampled = {ours: i[theirs] for theirs, ours in named.items() if theirs in i}
+    batch = Batch.from_padded(mask, log_prob=leaf, ref_log_prob=i["ref_log_probs"], **sampled)
     ours = call("kl", name, params, batch)
     ours.sum().backward()
     assert leaf.grad is not None
