@@ -21,17 +21,30 @@ def plain(text: str) -> str:
 
 
 def paragraphs(doc: str) -> list[tuple[str, str]]:
-    """Return ``("text" | "math" | "heading", line)`` for each paragraph of a docstring, in order."""
+    """Return ``("text" | "math" | "heading" | "table", text)`` for each paragraph of a docstring, in order; only tables have line ends."""
     found = []
     for block in re.split(r"\n\s*\n", doc.strip()):
         if block.lstrip().startswith(".. math::"):
             found.append(("math", formula(block.replace(".. math::", "", 1))))
+        elif re.match(r"\s*={3,}", block):
+            found.append(("table", table(block)))
         elif re.search(r"\n-{3,}\s*\n?", block):
             head, body = re.split(r"\n-{3,}\s*\n?", block, maxsplit=1)
             found += [("heading", head.strip()), *([("text", plain(" ".join(body.split())))] if body.strip() else [])]
         else:
             found.append(("text", plain(" ".join(block.split()))))
     return found
+
+
+def table(block: str) -> str:
+    """Return a simple table as one line per row, each cell after the name of its column: a terminal is too narrow for the columns."""
+    rule, *lines = block.strip().splitlines()
+    starts = [m.start() for m in re.finditer(r"=+", rule)]
+    spans = list(zip(starts, [*starts[1:], None], strict=True))
+    head, *rows = ([plain(line[a:b].strip()) for a, b in spans] for line in lines if not re.fullmatch(r"[ =]+", line))
+    return "\n".join(
+        f"{first}: " + "; ".join(f"{name} {cell}" for name, cell in zip(head[1:], cells, strict=True) if cell) for first, *cells in rows
+    )
 
 
 def formula(latex: str) -> str:

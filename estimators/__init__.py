@@ -32,21 +32,27 @@ from .advantage.sequence_whiten import sequence_whiten
 from .advantage.tir_optimal_token_baseline import tir_optimal_token_baseline
 from .advantage.vtrace import vtrace
 from .advantage.whiten import whiten
+from .coefficient.adaptive_entropy import adaptive_entropy
 from .coefficient.adaptive_kl import adaptive_kl
 from .coefficient.constant import constant
+from .coefficient.cosine import cosine
 from .coefficient.linear import linear
 from .correction.high_entropy import high_entropy
 from .kl.abs import absolute
+from .kl.binary_kl import binary_kl
+from .kl.importance_sequence import importance_sequence
 from .kl.k1 import k1
 from .kl.k2 import k2
 from .kl.k3 import k3
+from .kl.k3_huber import k3_huber
+from .kl.k3_importance import k3_importance
 
 
 @hookimpl
 def lossary_components() -> Iterable[Callable[..., Any]]:
     """Enter by the door that plugins use."""
-    kl: list[Callable[..., Any]] = [k1, k2, k3, absolute]
-    coefficients: list[Callable[..., Any]] = [constant, linear, adaptive_kl]
+    kl: list[Callable[..., Any]] = [k1, k2, k3, absolute, k3_huber, k3_importance, importance_sequence, binary_kl]
+    coefficients: list[Callable[..., Any]] = [constant, linear, cosine, adaptive_kl, adaptive_entropy]
     critic: list[Callable[..., Any]] = [gae, gae_decoupled, gae_turn, vtrace]
     group: list[Callable[..., Any]] = [grpo, grpo_leave_one_out, rloo, opo, gpg]
     best: list[Callable[..., Any]] = [grpo_passk, passk_analytic, pkpo, maxrl]

@@ -7,7 +7,7 @@ from .quantile import quantile, segment_quantile
 from .ratio import bounded, bounded_log_ratio, capped, clipped_surrogate, scored
 from .scan import scan
 from .score import score_loss
-from .straight_through import straight_through
+from .straight_through import score_weight, straight_through
 from .sums import accumulator, safe_divide
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "safe_divide",
     "scan",
     "score_loss",
+    "score_weight",
     "scored",
     "segment_quantile",
     "straight_through",

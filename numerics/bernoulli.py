@@ -9,10 +9,10 @@ def probability_shift(log_prob: Tensor, other: Tensor) -> Tensor:
 
 
 def binary_kl(other: Tensor, log_prob: Tensor) -> Tensor:
-    """Return KL [nats] of the coin that shows this token with ``exp(other)`` from the one with ``exp(log_prob)``. No gradient.
+    """Return KL [nats] of the coin that shows this token with ``exp(other)`` from the one with ``exp(log_prob)``.
 
-    Both chances of the reverse side are kept 1e-8 above 0, as verl does.
+    Both chances of the reverse side are kept 1e-8 above 0, as verl does. A gradient flows through ``other`` alone.
     """
     new = log_prob.detach()
-    p, q = new.exp(), other.exp()
-    return q * (other - new) + (1 - q) * ((1 - q + 1e-8) / (1 - p + 1e-8)).log()
+    rest, new_rest = -other.expm1(), -new.expm1()  # 1 - exp(x) would round away what likely tokens leave to the others
+    return other.exp() * (other - new) + rest * ((rest + 1e-8) / (new_rest + 1e-8)).log()

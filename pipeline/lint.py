@@ -18,8 +18,13 @@ def lint_term(term: Term, aggregation: str) -> list[str]:
     if suited and aggregation not in suited.split(" | "):
         found.append(f"{term.bound.slot}: {term.bound.component.name!r} is made for the aggregation {suited}, not {aggregation}.")
     suited = term.bound.component.suits.get("apply")
-    if suited and suited != "loss" and term.bound.params.get("gradient") != "straight-through":
+    own = term.bound.params.get("gradient", "own") == "own"
+    if suited and suited != "loss" and own:
         found.append(f"{term.bound.slot}: {term.bound.component.name!r} as a loss gives no useful gradient; it suits apply: {suited}.")
+    deadly = own or term.bound.params.get("gradient") == "importance-token"
+    if term.bound.component.suits.get("cap") == "null" and term.bound.params.get("cap") is not None and deadly:
+        say = "past it the gradient is 0, so the tokens that drifted most get no pull; gradient: straight-through keeps it"
+        found.append(f"{term.bound.slot}.cap: {term.bound.params['cap']:g} does not suit {term.bound.component.name!r} as a loss: {say}.")
     return found
 
 

@@ -51,8 +51,9 @@ def _before_estimate(plan: Plan, wanted: dict[str, str]) -> dict[str, str]:
         if bound.component.kind.name == "advantage":
             made |= {"advantages"} if bound.component.returns is not None else set(RESULTS)
     for kl in plan.reward_kl:
-        for name, _, _ in kl.bound.levels:
-            need.setdefault("old_log_prob" if name == "log_prob" else name, f"{kl.bound.who} in the reward")
+        for name, _, optional in kl.bound.levels:
+            if not optional and name not in SPECIAL:
+                need.setdefault("old_log_prob" if name == "log_prob" else name, f"{kl.bound.who} in the reward")
     return {**{n: w for n, w in wanted.items() if n not in made}, **need}
 
 

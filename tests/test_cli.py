@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from lossary import __version__, catalog
 from lossary.cli import main
 from lossary.cli.app import app
+from lossary.cli.prose import paragraphs
 from lossary.trainer.loop import Trainer
 
 MINE = '''"""Losses of mine."""
@@ -124,6 +125,13 @@ def test_show_finds_a_name_in_every_spelling(name, kinds):
     assert code == 0
     assert [c["kind"] for c in found] == kinds
     assert all(c["doc"].startswith(c["summary"]) for c in found)
+
+
+def test_a_table_is_shown_as_one_line_per_row():
+    doc = "One line.\n\n=====  ======  ==========\nname   value   by ``x``\n=====  ======  ==========\na b    ``k``   a long one\nc      2\n=====  ======  =========="
+    assert paragraphs(doc) == [("text", "One line."), ("table", "a b: value k; by x a long one\nc: value 2")]
+    _, out, _ = run("show", "kl/k3")
+    assert "straight-through: value k3; by log_prob d; in expectation of the KL, on policy" in " ".join(out.split())
 
 
 @pytest.mark.parametrize("component", list(catalog()), ids=lambda c: f"{c.kind.name}/{c.name}")

@@ -136,6 +136,7 @@ def test_kl_o7_a_controller_without_a_target_is_refused(key, value, tmp_path):
         compose(file)
 
 
+@pytest.mark.filterwarnings("ignore::lossary.RecipeWarning")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_kl_o8_a_saturated_token_is_capped_in_every_precision(dtype):
     logp = leaf([[-1.25, -200.0]], dtype)
@@ -296,3 +297,19 @@ def test_k1_as_a_loss_is_warned_of_unless_it_borrows_a_gradient():
     with pytest.warns(RecipeWarning, match="'k1' as a loss gives no useful gradient"):
         compose({"policy_loss": "reinforce", "kl": {"use": "k1", "coef": 0.1}})
     compose({"policy_loss": "reinforce", "kl": {"use": "k1", "coef": 0.1, "gradient": "straight-through"}})
+
+
+@pytest.mark.parametrize("gradient", ["straight-through", "unbiased", "importance-token"])
+def test_k1_with_another_gradient_is_a_loss(gradient):
+    compose({"policy_loss": "reinforce", "kl": {"use": "k1", "coef": 0.1, "gradient": gradient}})
+
+
+@pytest.mark.parametrize("kl", [{"use": "k3"}, {"use": "k3", "gradient": "importance-token"}, {"use": "k3-importance"}])
+def test_a_cap_that_ends_the_pull_is_warned_of(kl):
+    with pytest.warns(RecipeWarning, match=r"cap: 10 does not suit .* the tokens that drifted most get no pull"):
+        compose({"policy_loss": "reinforce", "kl": {**kl, "coef": 0.1, "cap": 10.0}})
+
+
+def test_a_cap_on_the_value_alone_or_in_the_reward_is_fine():
+    compose({"policy_loss": "reinforce", "kl": {"use": "k3", "coef": 0.1, "cap": 10.0, "gradient": "straight-through"}})
+    compose({"policy_loss": "reinforce", "advantage": "grpo", "kl": {"use": "k3", "coef": 0.1, "cap": 10.0, "apply": "reward"}})

@@ -17,7 +17,16 @@ def _init(*, kl_coef: float, target: float, horizon: float) -> Mapping[str, Tens
     return {"coef": torch.tensor(kl_coef, dtype=torch.float64)}
 
 
-@coefficient(paper="arXiv:1909.08593", init=_init)
+@coefficient(
+    paper="arXiv:1909.08593",
+    init=_init,
+    compat={
+        "verl": "kl_ctrl of type adaptive: kl_coef, target (its target_kl) and horizon.",
+        "SkyRL": "the adaptive controller; it starts from kl_loss_coef.",
+        "ROLL": "the adaptive controller; kl_coef is its init_kl_coef.",
+        "OpenRLHF": "the adaptive controller; kl_coef is its init_coef.",
+    },
+)
 def adaptive_kl(
     state: Mapping[str, Tensor], measured: Measured, *, kl_coef: FirstCoef, target: Positive, horizon: Positive
 ) -> tuple[Tensor, Mapping[str, Tensor]]:

@@ -6,7 +6,13 @@ from torch import Tensor
 from ...registry import coefficient
 
 
-@coefficient
+@coefficient(
+    compat={
+        "verl": "kl_ctrl of type fixed, entropy_coeff, kl_loss_coef.",
+        "TRL": "beta, entropy_coef.",
+        "ROLL": "init_kl_coef without adaptation.",
+    }
+)
 def constant(*, value: float) -> Tensor:
     """Return ``value``, whatever happens; a bare number in a recipe means this. 0-d float64."""
     return torch.tensor(value, dtype=torch.float64)

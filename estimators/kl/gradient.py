@@ -1,21 +1,86 @@
-"""What every KL estimator has in common: its bound, its cap and the choice of its gradient."""
+r"""What every KL estimator has in common: its bound, its cap, the policy that sampled, and the choice of its gradient.
+
+With :math:`d = \ell - \ell^{ref}`, an estimate :math:`k(d)` of each token, :math:`\rho = e^{\ell - \ell^{anchor}}` and
+:math:`w = \min(\rho, importance\_cap)`:
+
+=================  ========  ================  ==============================================================================
+gradient           value     by ``log_prob``   in expectation
+=================  ========  ================  ==============================================================================
+own                ``k``     ``k'``            of another divergence, that the estimator names; on policy only
+straight-through   ``k``     ``d``             of KL(policy || reference), on policy only
+unbiased           ``k``     ``w d``           of KL(policy || reference), whoever sampled, as long as the cap does not bind
+importance-token   ``w k``   ``w (k + k')``    of the mean of ``k`` under the policy: of the KL for ``k1`` and ``k3`` alone
+=================  ========  ================  ==============================================================================
+
+All of them hold the states that were visited: what a token does to the KL of later ones only ``importance-sequence`` sees.
+"""
 
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor
 
-from ...numerics import straight_through
+from ...numerics import score_weight, scored, straight_through
+from ...registry import ColumnError
 
-Gradient = Literal["own", "straight-through"]
+Gradient = Literal["own", "straight-through", "unbiased", "importance-token"]
+Anchor = Annotated[
+    Literal["old", "rollout", "current"],
+    Field(description="whose log-probabilities the importance ratio is taken against; current: 1, but with its gradient"),
+]
 Cap = Annotated[float | None, Field(gt=0, allow_inf_nan=False, description="the estimate is clamped to +- this [nats]; null: never")]
+ImportanceCap = Annotated[
+    float | None, Field(gt=0, allow_inf_nan=False, description="the importance ratio is at most this; its gradient goes on; null: no limit")
+]
 
 
-def shaped(estimate: Tensor, log_ratio: Tensor, gradient: Gradient, cap: float | None) -> Tensor:
-    """Return the estimate, capped, with its own gradient (0 where the cap binds) or with that of ``k2``, which the cap leaves alone.
+def log_importance(log_prob: Tensor, old_log_prob: Tensor | None, rollout_log_prob: Tensor | None, anchor: str, asked: str) -> Tensor:
+    """Return ``log_prob`` less that of the anchor [nats]: 0 where the sampler did not score; ``asked`` is who needs the column."""
+    if anchor == "current":
+        return log_prob - log_prob.detach()
+    column = old_log_prob if anchor == "old" else rollout_log_prob
+    if column is None:
+        raise ColumnError(f"{asked} with anchor: {anchor} needs the column '{anchor}_log_prob', which the batch does not bring.")
+    return log_prob - scored(column, log_prob)
 
-    ``log_ratio`` is ``log_prob - ref_log_prob`` [nats]: the gradient of ``k2``, and on policy an unbiased gradient of the KL itself.
+
+def weighted(estimate: Tensor, log_weight: Tensor, alive: Tensor, importance_cap: float | None, pull: Tensor | None = None) -> Tensor:
+    """Return ``w k`` with the gradient ``w (k + k')``, and 0 for what is not ``alive`` because the bound of the log-ratio binds.
+
+    ``pull`` has the gradient ``k + k'``, for estimators whose two parts would cancel in rounding.
     """
+    weight = score_weight(torch.where(alive, log_weight, log_weight.detach()), importance_cap)
+    return weight * estimate if pull is None else straight_through(weight * estimate, weight.detach() * pull)
+
+
+def shaped(
+    estimate: Tensor,
+    log_ratio: Tensor,
+    policies: tuple[Tensor, Tensor, Tensor | None, Tensor | None],
+    gradient: str,
+    anchor: str,
+    cap: float | None,
+    importance_cap: float | None,
+    pull: Tensor | None = None,
+) -> Tensor:
+    """Return the estimate, weighted and capped, with the gradient asked for.
+
+    ``policies`` are the log-probabilities of the policy, the reference, the old policy and the sampler [nats]; ``log_ratio`` is the
+    bounded one of the first two. The cap ends the gradients ``own`` and ``importance-token`` where it binds; the bound and the cap leave
+    the others alone, which cannot overflow. ``pull`` is as ``weighted`` takes it. An anchor that is absent raises ``ColumnError``.
+    """
+    log_prob, ref_log_prob, old_log_prob, rollout_log_prob = policies
+    distance = log_prob - ref_log_prob
+    log_weight = None
+    if gradient in ("unbiased", "importance-token"):
+        log_weight = log_importance(log_prob, old_log_prob, rollout_log_prob, anchor, f"gradient: {gradient}")
+    if gradient == "importance-token":
+        assert log_weight is not None
+        estimate = weighted(estimate, log_weight, log_ratio == distance, importance_cap, pull)
     if cap is not None:
         estimate = estimate.clamp(-cap, cap)
-    return estimate if gradient == "own" else straight_through(estimate, 0.5 * log_ratio.square())
+    if gradient in ("own", "importance-token"):
+        return estimate
+    half = 0.5 * distance.square()
+    return straight_through(estimate, half if log_weight is None else score_weight(log_weight.detach(), importance_cap) * half)

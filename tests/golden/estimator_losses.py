@@ -1,4 +1,4 @@
-"""Records of KL estimates, aggregations, value losses and coefficients: what ours gives beside theirs."""
+"""Records of aggregations, value losses and coefficients: what ours gives beside theirs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,38 +10,6 @@ from torch import Tensor
 
 from lossary.batch import Batch
 from lossary.registry import Measured
-
-# ── KL ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-KL_NAMES = {"kl": "k1", "mse": "k2", "mse_kl": "k2", "low_var_kl": "k3"}
-
-
-def kl(r: Record) -> Pairs:
-    framework, h = r["item"].split("/")[1], r["hyper"]
-    said, plus, _ = h.get("kind", h.get("method", "k3")).partition("+")
-    name = KL_NAMES.get(said, said)
-    bound, cap = {
-        "verl": (20.0, 10.0) if name == "k3" else (None, None),
-        "skyrl": (20.0, 10.0) if name == "k3" else (None, None),
-        "openrlhf": (20.0 if name == "k3" else None, 10.0),
-        "areal": (20.0 if name == "k3" else None, 10.0),
-        "roll": (None, 10.0 if name == "k3" else None),
-        "slime": (None, 10.0 if said == "low_var_kl" else None),
-        "tunix": (None, h.get("clamp_value")),
-        "trl": (None, None),
-        "nemo": (h.get("input_clamp"), h.get("output_clamp")),
-    }[framework]
-    through = plus or h.get("importance_weights") == "on_policy_trick"  # a ratio of 1 with a gradient turns that of k3 into that of k2
-    i, theirs = inputs(r), outputs(r)
-    mask = i["mask"] if "mask" in i else theirs["mask"]
-    leaf = i["log_probs"].clone().requires_grad_()
-    batch = Batch.from_padded(mask, log_prob=leaf, ref_log_prob=i["ref_log_probs"])
-    ours = call("kl", name, {"log_ratio_bound": bound, "cap": cap, "gradient": "straight-through" if through else "own"}, batch)
-    ours.sum().backward()
-    assert leaf.grad is not None
-    on = mask > 0
-    return [("kl", ours.detach(), theirs["kl"][on]), ("grad", leaf.grad[on], theirs["grad_of_masked_sum"][on])]
-
 
 # ── aggregations and value losses ────────────────────────────────────────────────────────────────────────────────────
 

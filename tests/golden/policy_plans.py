@@ -97,6 +97,12 @@ SKYRL = {
 """SkyRL's reductions: aggregation and hyperparameters."""
 
 
+def weighted_k3(term: Term) -> tuple[str, Mapping[str, Any]]:
+    """Return k3 weighted by the ratio of the level that the policy's term has."""
+    name = "importance-sequence" if term.name == "gspo" else "k3-importance"
+    return name, {"log_ratio_bound": None, "importance_cap": None}
+
+
 # ── one function per framework ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -144,7 +150,8 @@ def trl_like(r: Record, low: str, high: str) -> Plan:
         term = Term("vespo", {"rollout_is_threshold": how["clip_max"]} if how else {})
     terms = [term]
     if h.get("beta"):
-        terms.append(Term("k3", {"log_ratio_bound": None}, "kl", h["beta"]))
+        corrected = h.get("use_bias_correction_kl", r["framework"] == "trl")  # TRL's default, and not Liger's
+        terms.append(Term(*(weighted_k3(term) if corrected else ("k3", {"log_ratio_bound": None})), "kl", h["beta"]))
     params = {"loss_scale_factor": h.get("maxlen", h.get("max_completion_length", width(r)))} if h["loss_type"] == "dr_grpo" else {}
     aggregation = {
         "grpo": "seq-mean-token-mean",
@@ -215,9 +222,9 @@ def nemo(r: Record) -> Plan:
         return Plan((sequence_level(term),), aggregation, columns=columns)
     if (beta := h.get("reference_policy_kl_penalty")) is None:
         return Plan((term,), aggregation, columns=columns)
-    # the KL is multiplied by a ratio that is 1 and has a gradient, which turns the gradient of k3 into that of k2
-    kl = Term("k3", {"log_ratio_bound": 20.0, "cap": 10.0, "gradient": "straight-through"}, "kl", beta)
-    return Plan((term, kl), aggregation, columns=columns, tokens="else")
+    anchor = "rollout" if h.get("use_on_policy_kl_approximation") else "current"  # a ratio of 1 has a gradient too
+    kl = Term("k3-importance", {"cap": 10.0, "importance_cap": None, "anchor": anchor}, "kl", beta)
+    return Plan((term, kl), aggregation, columns={**columns, "rollout_log_prob": "rollout_log_prob"}, tokens="else")
 
 
 def openrlhf(r: Record) -> Plan:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from golden import estimator_advantages as advantages
+from golden import estimator_kl as kl
 from golden import estimator_losses as losses
 from golden import estimator_zoo as zoo
 from golden.records import ESTIMATORS, Book, Key, Pairs, Record, Unmapped, difference, inputs, leaves
@@ -74,11 +75,6 @@ PENDING: Mapping[Key, str] = {
     ("*", "item=reward/pf_ppo_weights/*"): "sample selection: weights by reward",
     ("*", "item=filter/*"): "sample selection: groups without variance",
     # KL, aggregations, values, entropy
-    ("*", "item=kl/openrlhf/unbiased/*"): "kl: weighted by the importance ratio",
-    ("*", "item=kl/slime/importance_ratio/*"): "kl: weighted by the importance ratio",
-    ("*", "item=kl/trl/k3 & use_bias_correction_kl=True"): "kl: weighted by the importance ratio",
-    ("*", "item=kl/nemo/* & importance_weights=vs_rollout"): "kl: weighted by the importance ratio",
-    ("*", "item=kl/nemo/k[12] & importance_weights=on_policy_trick"): "kl: weighted by the importance ratio",
     ("*", "item=kl/roll/full"): "kl/full: over the vocabulary",
     ("*", "item=agg/slime & calculate_per_token_loss=False & !sample_denoms=None"): "aggregation: lengths given from outside",
     ("*", "item=value/two_hot/*"): "value_loss/two-hot",
@@ -86,7 +82,6 @@ PENDING: Mapping[Key, str] = {
     ("*", "item=entropy/chunked/*"): "the head: entropy from logits",
     ("*", "item=entropy/sum_pi_squared"): "the head: sum of squared probabilities from logits",
     ("*", "item=entropy/top_quantile_mask/*"): "token selection by entropy",
-    ("*", "item=entropy/adaptive_controller/*"): "coefficient/adaptive-entropy",
     # distillation and rollout corrections
     ("*", "item=distill/*"): "distillation",
     ("*", "item=mismatch/metrics/*"): "metrics of the distance between sampler and actor",
@@ -136,7 +131,8 @@ def words(r: Record) -> Iterator[str]:
 
 Family = Callable[[Record], Pairs]
 FAMILIES: tuple[tuple[Family, tuple[str, ...]], ...] = (
-    (losses.kl, ("kl/",)),
+    (kl.kl, ("kl/",)),
+    (kl.adaptive_entropy, ("entropy/adaptive_controller/",)),
     (losses.controller, ("kl_controller/",)),
     (losses.agg, ("agg/",)),
     (losses.value_loss, ("value/clipped",)),

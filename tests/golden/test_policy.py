@@ -20,10 +20,6 @@ DELIBERATE: Mapping[Key, tuple[str, str]] = {
         "framework-bug",
         "ROLL's token-mean adds up masked positions too; ours has none.",
     ),
-    ("nemo-rl", "reference_policy_kl_penalty=* & data=k3-above-10 & !use_on_policy_kl_approximation=True"): (
-        "framework-bug",
-        "NeMo's clamp of the KL estimate also takes the pull from the token that drifted most; ours caps the value and keeps the pull.",
-    ),
     ("liger-kernel", "loss_type=luspo & !importance_sampling_level=sequence"): (
         "counts-padding",
         "Liger's luspo averages over the padded width and counts padding as tokens; ours sums the tokens.",
@@ -64,10 +60,6 @@ DELIBERATE: Mapping[Key, tuple[str, str]] = {
 """Records that differ on purpose: ``(reason, what differs)``. A word is one that ``words`` yields."""
 
 PENDING: Mapping[Key, str] = {
-    # a ratio on the KL
-    ("trl", "mode=kl_loss_term & !use_bias_correction_kl=False"): "kl: weighted by the importance ratio",
-    ("liger-kernel", "use_bias_correction_kl=True"): "kl: weighted by the importance ratio",
-    ("nemo-rl", "use_on_policy_kl_approximation=True"): "kl: weighted by the importance ratio",
     # rollout corrections
     ("*", "mode=rollout_is_weights"): "correction: weights",
     ("verl", "mode=ppo_clip_dual & rollout_is_weights_from.*"): "correction: weights",
