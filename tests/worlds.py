@@ -36,6 +36,8 @@ class World:
             "group_ids": torch.arange(rows) // 3,
             "truncated": (torch.arange(rows) % 4 == 0).to(dtype),
             "bootstrap_values": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),
+            "demonstration": (torch.arange(width) % 3 == 0).expand(rows, width).to(dtype),
+            "policy_version": torch.arange(rows)[:, None].expand(rows, width) % 3,
             "turns": torch.arange(width).expand(rows, width) // 3,
             "positions": torch.arange(width).expand(rows, width),
             "turn_rewards": torch.randn(rows, 3, generator=g, dtype=torch.float64).to(dtype),
@@ -73,6 +75,9 @@ def columns_of(component: Component, batch: Batch, *, requires_grad: bool = Fals
         elif i.name == "step":
             columns.append(torch.tensor(3.0, dtype=torch.float64))
         else:
+            if i.optional and i.name not in batch:
+                columns.append(None)
+                continue
             level = i.level if i.level in (Level.TOKEN, Level.SEQUENCE) else None
             x = batch.column(i.name, level or (FIELDS[i.name].level if FIELDS[i.name].level is Level.TOKEN else None))
             if FIELDS[i.name].differentiable and requires_grad:
