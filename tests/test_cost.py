@@ -34,6 +34,7 @@ def micro_batch(objective, sequences):
     names = ("old_log_prob", "rollout_log_prob", "ref_log_prob", "teacher_log_prob", "advantages", "old_values", "returns", "noise")
     columns = {name: torch.randn(int(lengths.sum()), generator=g) for name in names}
     columns["turns"] = torch.arange(int(lengths.sum())) // 3
+    columns["policy_version"] = torch.arange(int(lengths.sum())) % 3
     columns |= {name: torch.randn(sequences, generator=g) for name in ("rewards", "log_z")}
     return objective.weigh(lossary.Batch.from_packed(lengths, **columns, group_ids=torch.arange(sequences) // 2))
 

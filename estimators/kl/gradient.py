@@ -70,6 +70,8 @@ def shaped(
     bounded one of the first two. The cap ends the gradients ``own`` and ``importance-token`` where it binds; the bound and the cap leave
     the others alone, which cannot overflow. ``pull`` is as ``weighted`` takes it. An anchor that is absent raises ``ColumnError``.
     """
+    if gradient == "own":
+        return estimate if cap is None else estimate.clamp(-cap, cap)
     log_prob, ref_log_prob, old_log_prob, rollout_log_prob = policies
     distance = log_prob - ref_log_prob
     log_weight = None
