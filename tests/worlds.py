@@ -39,8 +39,6 @@ class World:
             "demonstration": (torch.arange(width) % 3 == 0).expand(rows, width).to(dtype),
             "policy_version": torch.arange(rows)[:, None].expand(rows, width) % 3,
             "turns": torch.arange(width).expand(rows, width) // 3,
-            "policy_version": torch.arange(width).expand(rows, width) % 3,
-            "demonstration": (torch.arange(rows) % 3 == 0).to(dtype)[:, None].expand(rows, width),
             "positions": torch.arange(width).expand(rows, width),
             "turn_rewards": torch.randn(rows, 3, generator=g, dtype=torch.float64).to(dtype),
             "component_rewards": torch.randn(rows, 2, generator=g, dtype=torch.float64).to(dtype),
@@ -76,8 +74,6 @@ def columns_of(component: Component, batch: Batch, *, requires_grad: bool = Fals
             columns.append(batch.sequences)
         elif i.name == "step":
             columns.append(torch.tensor(3.0, dtype=torch.float64))
-        elif i.optional and i.name not in batch:
-            columns.append(None)
         else:
             if i.optional and i.name not in batch:
                 columns.append(None)
