@@ -33,6 +33,7 @@ def micro_batch(objective, sequences):
     lengths = torch.randint(1, 9, (sequences,), generator=g)
     names = ("old_log_prob", "rollout_log_prob", "ref_log_prob", "teacher_log_prob", "advantages", "old_values", "returns", "noise")
     columns = {name: torch.randn(int(lengths.sum()), generator=g) for name in names}
+    columns["policy_version"] = torch.arange(int(lengths.sum())) % 3
     columns["turns"] = torch.arange(int(lengths.sum())) // 3
     columns["policy_version"] = torch.arange(int(lengths.sum())) % 3
     columns |= {name: torch.randn(sequences, generator=g) for name in ("rewards", "log_z")}

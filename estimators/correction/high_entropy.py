@@ -19,6 +19,7 @@ def high_entropy(entropy: PerToken, *, top_entropy_quantile: Fraction = 0.2) -> 
     .. math:: t \in K \iff H_t \ge q_{1 - \rho}(H)
 
     ``[N]`` bool, no weight. The policy loss ``high-entropy`` silences the others inside ``ppo-clip`` instead; here any loss may follow,
-    and its means over a sequence are over the kept tokens (GMPO). The quantile is over this rank's tokens of the step.
+    and its means over a sequence are over the kept tokens (GMPO). TRL's GMPO also leaves the others out of the denominator (``kept``). The
+    quantile is over this rank's tokens of the step.
     """
     return None, entropy.detach() >= quantile(entropy, 1 - top_entropy_quantile)

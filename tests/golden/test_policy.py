@@ -211,9 +211,10 @@ def test_what_differs_on_purpose_does_differ(key: Key) -> None:
     BOOK.check_deliberate(key)
 
 
-@pytest.mark.parametrize("key", PENDING, ids=" ".join)
-def test_what_is_pending_is_there_to_wait(key: Key) -> None:
-    BOOK.check_pending(key)
+def test_what_is_pending_is_there_to_wait() -> None:
+    for key in PENDING:
+        BOOK.check_pending(key)
+    assert ELSEWHERE or set(PENDING) <= set(BOOK.rows.values())
 
 
 def test_nothing_is_dropped_and_little_differs() -> None:
@@ -223,7 +224,7 @@ def test_nothing_is_dropped_and_little_differs() -> None:
 @pytest.mark.skipif(bool(ELSEWHERE), reason="other records need not show every component")
 def test_every_component_is_met_by_numbers() -> None:
     used = Counter(term.name for i in BOOK.compared for term in plan_of(BOOK.records[i]).terms)
-    wanted = {c.name for (kind, _), c in COMPONENTS.items() if kind in ("policy_loss", "kl")} - {
+    wanted = {c.name for (kind, _), c in COMPONENTS.items() if kind == "policy_loss"} - {
         "cpgd",
         "loglinear-ppo",
         "k3-huber",
