@@ -65,7 +65,4 @@ def k3(
     log_ratio = bounded_log_ratio(log_prob, ref_log_prob, log_ratio_bound)
     estimate = torch.expm1(-log_ratio) + log_ratio  # expm1 keeps what exp(x) - 1 would round away
     policies = log_prob, ref_log_prob, old_log_prob, rollout_log_prob
-    pull = (
-        0.5 * log_ratio.square() if gradient == "importance-token" else None
-    )  # of k3 + k3' only the log-ratio is left, but not in rounding
-    return shaped(estimate, log_ratio, policies, gradient, anchor, cap, importance_cap, pull)
+    return shaped(estimate, log_ratio, policies, gradient, anchor, cap, importance_cap, cancels=True)
