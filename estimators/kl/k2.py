@@ -21,7 +21,7 @@ from .gradient import Anchor, Cap, Gradient, ImportanceCap, shaped
         "slime": "`k2`: log_ratio_bound: null; with an importance ratio also gradient: importance-token, importance_cap: null.",
         "nemo-rl": "`k2`: cap: 10, gradient: importance-token, importance_cap: null; anchor: current (rollout by "
         "use_on_policy_kl_approximation).",
-        "prime-rl": "twice its `kl_tau` as the coefficient: it takes the whole square, against the sampler's policy.",
+        "prime-rl": "twice its `kl_tau` as the coefficient, for it takes the whole square (against the sampler's policy).",
         "tunix": "`mse_kl`: log_ratio_bound: null; its clamp is cap.",
     },
 )
