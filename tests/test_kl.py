@@ -1,6 +1,7 @@
 """KL estimators: values and gradients by hand, expectations by enumeration, and what they do far out."""
 
 import math
+import re
 from typing import Any
 
 import pytest
@@ -12,8 +13,11 @@ from torch.testing import assert_close
 
 from lossary import Batch, ColumnError, compose
 from lossary.numerics import binary_kl, score_weight
+from lossary.registry import Component
 
 KL = {name: c for (kind, name), c in COMPONENTS.items() if kind == "kl" and "logits" not in c.columns}
+COEFFICIENTS = {name: c for (kind, name), c in COMPONENTS.items() if kind == "coefficient"}
+DEFAULT = {"constant": {"value": 1.0}, "adaptive-kl": {"kl_coef": 0.1, "target": 0.1, "horizon": 10.0}}
 SHAPED = ("k1", "k2", "k3", "abs")
 GRADIENTS = ("own", "straight-through", "unbiased", "importance-token")
 EVERY = [*((name, {"gradient": g}) for name in SHAPED for g in GRADIENTS), ("k3-importance", {}), ("k3-huber", {}), ("binary-kl", {})]
@@ -354,6 +358,18 @@ def test_split_into_micro_batches_the_whole_sequence_stays_whole() -> None:
             objective.loss(micro, log_prob=leaf[micro.rows]).total.backward()
         slopes.append(leaf.grad)
     assert_close(*slopes, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("c", [*KL.values(), *COEFFICIENTS.values()], ids=lambda c: c.name)
+def test_it_says_how_frameworks_call_it(c: Component) -> None:
+    assert bool(c.compat) is (c.name not in ("k3-huber", "binary-kl", "linear", "cosine"))  # of which no framework has a like
+    for framework, how in c.compat.items():
+        assert framework == framework.lower()
+        assert how.endswith(".")
+        assert len(how) < 150
+        said = re.findall(r"\b([a-z_]+): (null|-?[0-9.]+[0-9]|[a-z]+(?:-[a-z]+)?)(?=[,;. ]|$)", how)
+        assert {name for name, _ in said} <= set(c.params.model_fields)
+        c.params.model_validate({**DEFAULT.get(c.name, {}), **{k: None if v == "null" else v for k, v in said}}, strict=False)
 
 
 # ── coefficients ─────────────────────────────────────────────────────────────────────────────────────────────────────

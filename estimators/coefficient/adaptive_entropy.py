@@ -22,7 +22,7 @@ def _init(*, entropy_coef: float, target: float, delta: float, coef_min: float, 
 @coefficient(
     paper="arXiv:2505.22312",
     init=_init,
-    compat={"TRL": "use_adaptive_entropy, with its own numbers as defaults here; entropy_coef is its init."},
+    compat={"trl": "use_adaptive_entropy, with its own numbers as defaults here; entropy_coef is its init."},
 )
 def adaptive_entropy(
     state: Mapping[str, Tensor],

@@ -22,9 +22,9 @@ def _init(*, kl_coef: float, target: float, horizon: float) -> Mapping[str, Tens
     init=_init,
     compat={
         "verl": "kl_ctrl of type adaptive: kl_coef, target (its target_kl) and horizon.",
-        "SkyRL": "the adaptive controller; it starts from kl_loss_coef.",
-        "ROLL": "the adaptive controller; kl_coef is its init_kl_coef.",
-        "OpenRLHF": "the adaptive controller; kl_coef is its init_coef.",
+        "skyrl": "the adaptive controller; it starts from kl_loss_coef.",
+        "roll": "the adaptive controller; kl_coef is its init_kl_coef.",
+        "openrlhf": "the adaptive controller; kl_coef is its init_coef.",
     },
 )
 def adaptive_kl(

@@ -9,8 +9,8 @@ from ...registry import coefficient
 @coefficient(
     compat={
         "verl": "kl_ctrl of type fixed, entropy_coeff, kl_loss_coef.",
-        "TRL": "beta, entropy_coef.",
-        "ROLL": "init_kl_coef without adaptation.",
+        "trl": "beta, entropy_coef.",
+        "roll": "init_kl_coef without adaptation.",
     }
 )
 def constant(*, value: float) -> Tensor:

@@ -13,8 +13,8 @@ from .gradient import Anchor, Cap, Gradient, ImportanceCap, shaped
     claims=("zero-at-equality", "non-negative"),
     compat={
         "verl": "`abs`: log_ratio_bound: null. `abs+`: also gradient: straight-through.",
-        "SkyRL": "`abs`: log_ratio_bound: null.",
-        "ROLL": "`abs`: log_ratio_bound: null.",
+        "skyrl": "`abs`: log_ratio_bound: null.",
+        "roll": "`abs`: log_ratio_bound: null.",
     },
 )
 def absolute(

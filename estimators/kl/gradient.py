@@ -45,13 +45,15 @@ def log_importance(log_prob: Tensor, old_log_prob: Tensor | None, rollout_log_pr
     return log_prob - scored(column, log_prob)
 
 
-def weighted(estimate: Tensor, log_weight: Tensor, alive: Tensor, importance_cap: float | None, pull: Tensor | None = None) -> Tensor:
+def weighted(estimate: Tensor, log_weight: Tensor, alive: Tensor, importance_cap: float | None, cancels: Tensor | None = None) -> Tensor:
     """Return ``w k`` with the gradient ``w (k + k')``, and 0 for what is not ``alive`` because the bound of the log-ratio binds.
 
-    ``pull`` has the gradient ``k + k'``, for estimators whose two parts would cancel in rounding.
+    ``cancels`` is the log-ratio of an estimate of which ``k + k'`` leaves just that: a difference that rounding would lose.
     """
     weight = score_weight(torch.where(alive, log_weight, log_weight.detach()), importance_cap)
-    return weight * estimate if pull is None else straight_through(weight * estimate, weight.detach() * pull)
+    if cancels is None:
+        return weight * estimate
+    return straight_through(weight * estimate, weight.detach() * 0.5 * cancels.square())
 
 
 def shaped(
@@ -62,27 +64,27 @@ def shaped(
     anchor: str,
     cap: float | None,
     importance_cap: float | None,
-    pull: Tensor | None = None,
+    cancels: bool = False,
 ) -> Tensor:
     """Return the estimate, weighted and capped, with the gradient asked for.
 
     ``policies`` are the log-probabilities of the policy, the reference, the old policy and the sampler [nats]; ``log_ratio`` is the
     bounded one of the first two. The cap ends the gradients ``own`` and ``importance-token`` where it binds; the bound and the cap leave
-    the others alone, which cannot overflow. ``pull`` is as ``weighted`` takes it. An anchor that is absent raises ``ColumnError``.
+    the others alone, which cannot overflow. ``cancels``: the estimate and its slope add up to the log-ratio. An anchor that is absent
+    raises ``ColumnError``.
     """
     if gradient == "own":
         return estimate if cap is None else estimate.clamp(-cap, cap)
     log_prob, ref_log_prob, old_log_prob, rollout_log_prob = policies
     distance = log_prob - ref_log_prob
     log_weight = None
-    if gradient in ("unbiased", "importance-token"):
+    if gradient != "straight-through":
         log_weight = log_importance(log_prob, old_log_prob, rollout_log_prob, anchor, f"gradient: {gradient}")
-    if gradient == "importance-token":
-        assert log_weight is not None
-        estimate = weighted(estimate, log_weight, log_ratio == distance, importance_cap, pull)
+    if gradient == "importance-token" and log_weight is not None:
+        estimate = weighted(estimate, log_weight, log_ratio == distance, importance_cap, log_ratio if cancels else None)
     if cap is not None:
         estimate = estimate.clamp(-cap, cap)
-    if gradient in ("own", "importance-token"):
+    if gradient == "importance-token":
         return estimate
     half = 0.5 * distance.square()
     return straight_through(estimate, half if log_weight is None else score_weight(log_weight.detach(), importance_cap) * half)

@@ -24,7 +24,7 @@ Ratio = Annotated[
     suits={"cap": "null"},
     claims=("zero-at-equality",),
     compat={
-        "TRL": "use_bias_correction_kl (its default) with importance_sampling_level: sequence: log_ratio_bound: null, importance_cap: null.",
+        "trl": "use_bias_correction_kl (its default) with importance_sampling_level: sequence: log_ratio_bound: null, importance_cap: null.",
     },
 )
 def importance_sequence(

@@ -14,13 +14,13 @@ from .gradient import Anchor, Cap, Gradient, ImportanceCap, shaped
     claims=("zero-at-equality",),
     compat={
         "verl": "`kl`, `k1`: log_ratio_bound: null. `k1+`: also gradient: straight-through.",
-        "SkyRL": "`k1`: log_ratio_bound: null.",
-        "OpenRLHF": "`k1`: log_ratio_bound: null, cap: 10; with unbiased_gradient also gradient: unbiased.",
-        "AReaL": "`k1`: log_ratio_bound: null, cap: 10.",
-        "ROLL": "`kl`: log_ratio_bound: null.",
+        "skyrl": "`k1`: log_ratio_bound: null.",
+        "openrlhf": "`k1`: log_ratio_bound: null, cap: 10; with unbiased_gradient also gradient: unbiased.",
+        "areal": "`k1`: log_ratio_bound: null, cap: 10.",
+        "roll": "`kl`: log_ratio_bound: null.",
         "slime": "`k1`: log_ratio_bound: null; with an importance ratio also gradient: importance-token, importance_cap: null.",
-        "NeMo-RL": "`k1`: cap: 10, gradient: importance-token, importance_cap: null; anchor: current, or rollout with "
-        "use_on_policy_kl_approximation.",
+        "nemo-rl": "`k1`: cap: 10, gradient: importance-token, importance_cap: null; anchor: current (rollout by "
+        "use_on_policy_kl_approximation).",
         "tunix": "`kl`: log_ratio_bound: null; its clamp is cap.",
     },
 )

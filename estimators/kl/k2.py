@@ -14,14 +14,14 @@ from .gradient import Anchor, Cap, Gradient, ImportanceCap, shaped
     claims=("zero-at-equality", "non-negative"),
     compat={
         "verl": "`mse`, `k2` (and `k2+`, which is the same): log_ratio_bound: null.",
-        "SkyRL": "`k2`: log_ratio_bound: null.",
-        "OpenRLHF": "`k2`: log_ratio_bound: null, cap: 10; with unbiased_gradient also gradient: unbiased.",
-        "AReaL": "`k2`: log_ratio_bound: null, cap: 10.",
-        "ROLL": "`mse`: log_ratio_bound: null.",
+        "skyrl": "`k2`: log_ratio_bound: null.",
+        "openrlhf": "`k2`: log_ratio_bound: null, cap: 10; with unbiased_gradient also gradient: unbiased.",
+        "areal": "`k2`: log_ratio_bound: null, cap: 10.",
+        "roll": "`mse`: log_ratio_bound: null.",
         "slime": "`k2`: log_ratio_bound: null; with an importance ratio also gradient: importance-token, importance_cap: null.",
-        "NeMo-RL": "`k2`: cap: 10, gradient: importance-token, importance_cap: null; anchor: current, or rollout with "
-        "use_on_policy_kl_approximation.",
-        "prime-rl": "`kl_tau` weighs the whole square against the sampler's policy: twice the coefficient here.",
+        "nemo-rl": "`k2`: cap: 10, gradient: importance-token, importance_cap: null; anchor: current (rollout by "
+        "use_on_policy_kl_approximation).",
+        "prime-rl": "twice its `kl_tau` as the coefficient, for it takes the whole square (against the sampler's policy).",
         "tunix": "`mse_kl`: log_ratio_bound: null; its clamp is cap.",
     },
 )

@@ -16,16 +16,16 @@ from .gradient import Anchor, Cap, Gradient, ImportanceCap, shaped
     claims=("zero-at-equality", "non-negative"),
     compat={
         "verl": "`low_var_kl`, `k3`: cap: 10. `k3+`: also gradient: straight-through.",
-        "SkyRL": "`k3`: cap: 10.",
-        "OpenRLHF": "`k3`: cap: 10 (its input bound of 10 binds only past that cap); with unbiased_gradient also gradient: unbiased.",
-        "AReaL": "`k3`: log_ratio_bound: null, cap: 10.",
-        "ROLL": "`k3`: log_ratio_bound: null, cap: 10.",
-        "slime": "`k3`: log_ratio_bound: null. `low_var_kl`: also cap: 10. use-unbiased-kl: also gradient: importance-token, "
+        "skyrl": "`k3`: cap: 10.",
+        "openrlhf": "`k3`: cap: 10 (its input bound of 10 binds only past that cap); with unbiased_gradient also gradient: unbiased.",
+        "areal": "`k3`: log_ratio_bound: null, cap: 10.",
+        "roll": "`k3`: log_ratio_bound: null, cap: 10.",
+        "slime": "`k3`: log_ratio_bound: null. `low_var_kl` also cap: 10; use-unbiased-kl also gradient: importance-token, "
         "importance_cap: null.",
-        "NeMo-RL": "`k3`: cap: 10, gradient: importance-token, importance_cap: null; anchor: current, or rollout with "
-        "use_on_policy_kl_approximation.",
-        "TRL": "`beta` with use_bias_correction_kl: False: log_ratio_bound: null; its default is `k3-importance`.",
-        "Liger": "`beta` without use_bias_correction_kl: log_ratio_bound: null.",
+        "nemo-rl": "`k3`: cap: 10, gradient: importance-token, importance_cap: null; anchor: current (rollout by "
+        "use_on_policy_kl_approximation).",
+        "trl": "`beta` without use_bias_correction_kl: log_ratio_bound: null; its default is `k3-importance`.",
+        "liger-kernel": "`beta` without use_bias_correction_kl: log_ratio_bound: null.",
         "ms-swift": "cap: 10.",
         "tunix": "`low_var_kl`: log_ratio_bound: null; its clamp is cap.",
     },
@@ -65,7 +65,4 @@ def k3(
     log_ratio = bounded_log_ratio(log_prob, ref_log_prob, log_ratio_bound)
     estimate = torch.expm1(-log_ratio) + log_ratio  # expm1 keeps what exp(x) - 1 would round away
     policies = log_prob, ref_log_prob, old_log_prob, rollout_log_prob
-    pull = (
-        0.5 * log_ratio.square() if gradient == "importance-token" else None
-    )  # of k3 + k3' only the log-ratio is left, but not in rounding
-    return shaped(estimate, log_ratio, policies, gradient, anchor, cap, importance_cap, pull)
+    return shaped(estimate, log_ratio, policies, gradient, anchor, cap, importance_cap, cancels=True)

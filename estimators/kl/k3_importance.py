@@ -12,11 +12,11 @@ from .k3 import k3
     suits={"cap": "null"},
     claims=("zero-at-equality", "non-negative"),
     compat={
-        "TRL": "`beta` with use_bias_correction_kl (its default): log_ratio_bound: null, importance_cap: null; at the sequence level "
+        "trl": "`beta` with use_bias_correction_kl (its default): log_ratio_bound: null, importance_cap: null; at the sequence level "
         "`importance-sequence`.",
-        "Liger": "use_bias_correction_kl: log_ratio_bound: null, importance_cap: null.",
+        "liger-kernel": "use_bias_correction_kl: log_ratio_bound: null, importance_cap: null.",
         "slime": "use-unbiased-kl with `k3`: log_ratio_bound: null, importance_cap: null; with `low_var_kl` also cap: 10.",
-        "NeMo-RL": "cap: 10, importance_cap: null; anchor: current, or rollout with use_on_policy_kl_approximation.",
+        "nemo-rl": "cap: 10, importance_cap: null; anchor: current, or rollout with use_on_policy_kl_approximation.",
     },
 )
 def k3_importance(
