@@ -37,8 +37,8 @@ def compose(
     """Turn a bundled recipe's name, a path or a dict into an objective.
 
     ``overrides`` are ``"policy_loss.clip_ratio_high=0.3"``. ``components`` and ``columns`` add functions and columns of your own;
-    ``ranks`` tells the step of other processes; ``seed`` is what random selections are drawn from. All faults of the recipe are raised at once as ``RecipeError``; settings that are
-    allowed but hardly meant give a ``RecipeWarning``.
+    ``ranks`` tells the step of other processes; ``seed`` is what random selections are drawn from. All faults of the recipe are raised
+    at once as ``RecipeError``; settings that are allowed but hardly meant give a ``RecipeWarning``.
     """
     book = catalog()
     functions, own = list(components), list(columns)

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Iterable
 
 from rich import box
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from ..builtin import catalog
-from ..pipeline import Objective, Plan, load_recipe, survey
+from ..pipeline import Bound, Objective, Plan, load_recipe, survey
 from ..registry import Fault, RecipeError
 
 
@@ -47,7 +48,7 @@ def _read_by_machines(plan: Plan | None, faults: list[Fault]) -> dict[str, objec
     ]
     if plan is None:
         return {"ok": not faults, "faults": places}
-    needs = {stage: Objective(plan).needs(stage) for stage in ("estimate", "loss")}
+    needs = {stage: Objective(plan).needs(stage) for stage in ("estimate", "measure", "loss")}
     terms = [
         {"name": t.name, "role": t.role, "use": t.bound.component.name, "params": dict(t.bound.params), "aggregation": t.aggregation}
         for t in plan.terms
@@ -60,15 +61,27 @@ def _explain(plan: Plan) -> None:
     table = Table(box=box.SIMPLE_HEAD, title=f"[bold]{escape(plan.name)}[/]", title_justify="left")
     for title in ("stage", "uses", "coef", "aggregation", "hyperparameters"):
         table.add_column(title, style="cyan" if title == "uses" else "", overflow="fold")
+
+    def early(stage: str, bounds: Iterable[Bound]) -> None:
+        for bound in bounds:
+            table.add_row(stage, bound.component.name, "", "", _params(dict(bound.params)))
+
+    early("reward", plan.rewards)
     for kl in plan.reward_kl:
         table.add_row("reward", kl.bound.component.name, _coef(kl.coefficient), "", _params(dict(kl.bound.params)))
-    for bound in plan.advantages:
-        table.add_row("advantage", bound.component.name, "", "", _params(dict(bound.params)))
+    early("filter", plan.filters)
+    early("advantage", plan.advantages)
+    for c in plan.corrections:
+        divides = f"denominator: {plan.denominator}" if c.bound.component.drops else ""
+        table.add_row(f"correction, in {c.when}", c.bound.component.name, "", divides, _params(dict(c.bound.params)))
     for t in plan.terms:
         table.add_row(f"{t.role}: {t.name}", t.bound.component.name, _coef(t.coefficient), t.aggregation, _params(dict(t.bound.params)))
     console.print(table)
     objective = Objective(plan)
-    console.print(f"batch brings   {', '.join(objective.needs('estimate')) or 'nothing'}{_rewards(plan)}", highlight=False)
+    console.print(
+        f"batch brings   {', '.join(objective.needs('estimate')) or 'nothing'}{', rewards or token_rewards' if objective.pays else ''}",
+        highlight=False,
+    )
     console.print(f"model brings   {', '.join(objective.needs('loss'))}", highlight=False)
     console.print(
         f"splits         at every {plan.scope if plan.scope != 'token' else 'sequence'}; empty sequences: {plan.empty}", highlight=False
@@ -77,11 +90,6 @@ def _explain(plan: Plan) -> None:
         console.print(f"note           {escape(sentence)}", highlight=False)
     for sentence in plan.warnings:
         console.print(f"[yellow]warning[/]        {escape(sentence)}", highlight=False)
-
-
-def _rewards(plan: Plan) -> str:
-    asked = {name for b in plan.advantages for name, _, _ in b.levels}
-    return ", rewards or token_rewards" if asked & {"rewards", "token_rewards"} else ""
 
 
 def _coef(coefficient: object) -> str:

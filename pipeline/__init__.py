@@ -1,5 +1,6 @@
 """From a recipe to a loss."""
 
+from .bound import Bound
 from .build import bind, build, survey
 from .document import Document, read_yaml, scalar
 from .objective import LossOut, Objective
@@ -8,6 +9,7 @@ from .terms import Plan
 from .vocabulary import Logits
 
 __all__ = [
+    "Bound",
     "Document",
     "Logits",
     "LossOut",

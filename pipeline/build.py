@@ -84,7 +84,7 @@ class _Builder:
         if said["old_log_prob"] == "current":
             self.notes.append("old_log_prob is the current policy's own: every ratio is 1, so nothing is ever clipped.")
         kept = self._unique([t for t in terms if t is not None])
-        scope = widest([t.bound.component.scope for t in kept])
+        scope = widest([b.component.scope for b in (*(t.bound for t in kept), *(c.bound for c in corrections if c.when == "loss"))])
         warnings = [w for t in kept for w in lint_term(t, self.aggregations[t.aggregation].component.name)]
         others = (*rewards, *filters, *advantages, *(c.bound for c in corrections), *(k.bound for k in reward_kl))
         warnings += [w for b in others for w in lint_params(b)]

@@ -24,7 +24,7 @@ def corrected(bounds: Iterable[Bound], batch: Batch, made: Made, ranks: Ranks) -
     ``made`` holds what a model gave for all tokens of the batch. Waits for the device where tokens may go.
     """
     reports: dict[str, Measure] = {}
-    if WEIGHT not in batch:
+    if batch.kept is None and WEIGHT not in batch:
         batch = batch.with_columns(Level.TOKEN, **{WEIGHT: torch.ones_like(batch.sequences.index, dtype=_real(batch, made))})
     for bound in bounds:
         inner = batch.kept or batch
@@ -43,17 +43,19 @@ def corrected(bounds: Iterable[Bound], batch: Batch, made: Made, ranks: Ranks) -
     return replace(batch, reports={**batch.reports, **reports})
 
 
-def decided(bounds: Iterable[Bound], view: View, reports: dict[str, Measure]) -> tuple[Tensor | None, Tensor | None]:
-    """Return ``(weight, keep)`` of the rules that decide inside ``loss``, on outputs without gradient. Never waits for the device."""
-    weight: Tensor | None = None
+def decided(bounds: Iterable[Bound], view: View, weight: Tensor, reports: dict[str, Measure]) -> tuple[Tensor, Tensor | None]:
+    """Return ``(weight, keep)`` after the rules that decide inside ``loss``, on outputs without gradient; ``weight`` is that before them.
+
+    Each link sees the weight so far, but all tokens: how many are left must not shape anything here. Never waits for the device.
+    """
     keep: Tensor | None = None
     for bound in bounds:
-        w, k, report = _pair(bound, view)
+        w, k, report = _pair(bound, replace(view, made={**view.made, WEIGHT: (weight, Level.TOKEN)}))
         reports.update(report)
         if k is not None:
             reports.update(_dropped(bound, view.batch, k))
-        weight = weight if w is None else w if weight is None else weight * w
-        keep = keep if k is None else k if keep is None else keep & k
+            keep = k if keep is None else keep & k
+        weight = weight if w is None else weight * w
     return weight, keep
 
 

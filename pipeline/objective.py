@@ -11,7 +11,7 @@ from ..batch import ONE_RANK, Batch, Ranks, Sequences
 from ..numerics import accumulator, hashed_uniform, safe_divide
 from ..registry import ColumnError, Level, LossaryError, Totals
 from .bound import Bound, View, scalar_like
-from .correcting import corrected
+from .correcting import WEIGHT, corrected
 from .estimating import Estimator, coefficient_of
 from .memory import Memory
 from .metrics import Measure, combined, measure
@@ -49,7 +49,8 @@ class Objective:
         if chunk_tokens < 1:
             raise LossaryError(f"chunk_tokens is {chunk_tokens}; expected at least 1.")
         if plan.scope == "step" and plan.approximate is None and ranks is not ONE_RANK:
-            wide = ", ".join(t.bound.component.name for t in plan.terms if t.bound.component.scope == "step")
+            bounds = (*(t.bound for t in plan.terms), *(c.bound for c in plan.corrections))
+            wide = ", ".join(b.component.name for b in bounds if b.component.scope == "step")
             raise LossaryError(
                 f"{wide} needs the whole step on one rank; 'approximate: micro-batch' in the recipe accepts each rank's part for it."
             )
@@ -78,6 +79,11 @@ class Objective:
         """Whether a correction waits for ``measure``: a pass of the current policy before ``weigh``."""
         return any(c.when == "measure" for c in self.plan.corrections)
 
+    @property
+    def pays(self) -> bool:
+        """Whether ``estimate`` reads rewards, of either form."""
+        return self._estimate.pays
+
     def needs(self, stage: str = "estimate") -> dict[str, str]:
         """Return ``{column: who asks for it}`` that a batch must bring to ``estimate`` or ``weigh``, or a model to ``measure`` or ``loss``."""
         return needs(self.plan, stage)
@@ -92,6 +98,8 @@ class Objective:
         (``batch.kept``). Waits for the device only where something may go.
         """
         require(self.plan, batch, "estimate")
+        if self.plan.corrections:  # made anew, like advantages: what an earlier estimate weighed and dropped is not done twice
+            batch = replace(batch, kept=None, measured=False).without([WEIGHT])
         return self._estimate(batch)
 
     @torch.no_grad()
@@ -101,6 +109,8 @@ class Objective:
         Between ``estimate`` and ``weigh``, on the batch of one optimizer step, with what the model gives for it now. The reports of the
         result are those of this pass alone. A correction that reads the policy and decides in ``loss`` needs none of this.
         """
+        if batch.measured:
+            raise LossaryError("this batch was measured already; weights and selections would be applied twice.")
         rules = [c.bound for c in self.plan.corrections if c.when == "measure"]
         outputs = Outputs.of({"log_prob": log_prob, "entropy": entropy}, batch, needs(self.plan, "measure"))
         made = outputs.made("actor")

@@ -111,12 +111,11 @@ def _decided(rules: list[Bound], side: Side, reports: dict[str, Measure]) -> Sid
     made = side.view.made
     sofar = torch.ones_like(made["log_prob"][0].detach()) if side.weight is None else side.weight
     quiet = {n: (x.detach(), level) for n, (x, level) in made.items()}
-    weight, keep = decided(rules, replace(side.view, made={**quiet, WEIGHT: (sofar, Level.TOKEN)}), reports)
-    both = sofar if weight is None else sofar * weight
+    weight, keep = decided(rules, replace(side.view, made=quiet), sofar, reports)
     if keep is not None:  # cut before the arithmetic: behind it a gradient of 0 could still meet an infinite slope
         cut = {n: (torch.where(keep, x, x.detach()) if level is Level.TOKEN else x, level) for n, (x, level) in made.items()}
         side = replace(side, view=replace(side.view, made=cut), keep=keep)
-    return replace(side, view=replace(side.view, made={**side.view.made, WEIGHT: (both, Level.TOKEN)}), weight=both)
+    return replace(side, view=replace(side.view, made={**side.view.made, WEIGHT: (weight, Level.TOKEN)}), weight=weight)
 
 
 def summed(term: Term, side: Side, memory: Memory, chunk: int, reports: dict[str, Measure]) -> Tensor:

@@ -69,13 +69,6 @@ class Rows:
         """Return some rows."""
         return replace(self, x=self.x.index_select(0, tokens))
 
-    def detached(self) -> "Rows":
-        """Return them without gradients."""
-        head = self.head and replace(
-            self.head, weight=self.head.weight.detach(), bias=None if self.head.bias is None else self.head.bias.detach()
-        )
-        return Rows(self.x.detach(), head)
-
     def logits(self, a: int, b: int) -> Tensor:
         """Return the logits of a chunk."""
         x = self.x[a:b]

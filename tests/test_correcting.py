@@ -5,63 +5,14 @@ import warnings
 
 import pytest
 import torch
+from rules import OWN, Both, ratio_cut
 from worlds import World
 
 import lossary
-from lossary import ColumnError, LossaryError, Mean, PerSequence, PerToken, RecipeError, Sequences, SignatureError
+from lossary import ColumnError, PerSequence, PerToken, RecipeError, Sequences, SignatureError
 from lossary.batch import SimulatedRanks
 
-Weight = tuple[PerToken, None]
-Both = tuple[PerToken | None, PerToken | None]
 AGGREGATIONS = ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum", {"use": "constant-divisor", "divisor": 5.0}]
-
-
-@lossary.correction
-def doubled(old_log_prob, *, factor: float = 2.0) -> Weight:
-    """Weigh every token alike."""
-    return torch.full_like(old_log_prob, factor), None
-
-
-@lossary.correction
-def ratio_cut(old_log_prob, rollout_log_prob, *, at: float = 0.0) -> tuple[Both, dict]:
-    """Drop what fell by more than ``at``, weigh the rest by its ratio."""
-    d = old_log_prob - rollout_log_prob
-    return (d.exp(), d > at), {"gap": Mean(d)}
-
-
-@lossary.correction
-def whole_rows(sequences: Sequences, advantages: PerToken) -> Both:
-    """Drop sequences whose first advantage is negative."""
-    first = torch.where(sequences.places == 0, advantages, 0.0)
-    return None, sequences.spread(sequences.sum(first) >= 0)
-
-
-@lossary.correction
-def normalised(correction: PerToken, sequences: Sequences) -> Weight:
-    """Divide by the mean of the weights so far."""
-    _, mean, _ = sequences.moments(correction)
-    return (1 / mean).to(correction.dtype).expand_as(correction), None
-
-
-@lossary.correction
-def falling(log_prob, old_log_prob) -> Both:
-    """Drop tokens that the current policy likes less than the old one."""
-    return None, log_prob >= old_log_prob
-
-
-@lossary.policy_loss(scope="token")
-def plain(log_prob, advantages) -> PerToken:
-    """REINFORCE."""
-    return -advantages * log_prob
-
-
-@lossary.policy_loss(scope="token")
-def knowing(log_prob, advantages, correction: PerToken) -> PerToken:
-    """A loss that takes the weight into its own hands."""
-    return -advantages * log_prob * correction.square()
-
-
-OWN = [doubled, ratio_cut, whole_rows, normalised, falling, plain, knowing]
 
 
 def composed(**sections):
@@ -223,68 +174,6 @@ def test_minibatches_take_what_was_kept_along():
         assert torch.equal(m.layout.source[m.kept_tokens], m.kept.layout.source)
 
 
-# ── rules that read the current policy ───────────────────────────────────────────────────────────────────────────────
-
-
-def test_a_rule_inside_loss_never_lets_a_dropped_token_reach_the_gradient():
-    """The token whose slope would be infinite is dropped by the rule: its gradient is 0, not NaN."""
-    world = World(8)
-
-    @lossary.policy_loss(scope="token")
-    def steep(log_prob, old_log_prob, advantages) -> PerToken:
-        """A root with an infinite slope at equality."""
-        return (log_prob - old_log_prob).abs().sqrt() * advantages
-
-    @lossary.correction
-    def apart(log_prob, old_log_prob) -> Both:
-        """Drop tokens that have not moved."""
-        return None, log_prob != old_log_prob
-
-    still = torch.rand(world.mask.shape, generator=torch.Generator().manual_seed(0)) < 0.5
-    world.columns["old_log_prob"] = torch.where(still, world.log_prob, world.columns["old_log_prob"])
-    objective = lossary.compose(
-        {"policy_loss": "steep", "correction": {"use": "apart", "denominator": "original"}}, components=[steep, apart]
-    )
-    _, grads, metrics = run(objective, objective.estimate(world.batch()), world)
-    assert grads["log_prob"].isfinite().all()
-    assert (grads["log_prob"][world.mask & still] == 0).all()
-    assert (grads["log_prob"][world.mask & ~still] != 0).all()
-    dropped = int((world.mask & still).sum()) / int(world.mask.sum())
-    assert math.isclose(metrics["correction/apart_dropped"], dropped, rel_tol=1e-12)
-
-
-def test_measured_and_decided_in_loss_agree_where_the_denominator_is_original():
-    world = World(9)
-    late = composed(correction={"use": "falling", "denominator": "original"})
-    early = composed(correction={"use": "falling", "denominator": "original", "decide": "measure"})
-    want = run(late, late.estimate(world.batch()), world)
-    measured = early.measure(early.estimate(world.batch()), log_prob=world.log_prob)
-    got = run(early, measured, world)
-    assert torch.allclose(want[1]["log_prob"], got[1]["log_prob"], rtol=1e-12)
-    assert math.isclose(early.metrics(measured)["correction/falling_dropped"], want[2]["correction/falling_dropped"], rel_tol=1e-12)
-
-
-def test_weigh_insists_on_measure():
-    objective = composed(correction=CHAINS["measure"])
-    assert objective.measures
-    assert objective.needs("measure") == {"log_prob": "correction 'falling'"}
-    with pytest.raises(LossaryError, match=r"correction 'falling' decides in measure: call objective\.measure"):
-        objective.weigh(objective.estimate(World(1).batch()))
-    with pytest.raises(ColumnError, match="correction 'falling' needs 'log_prob'"):
-        objective.measure(objective.estimate(World(1).batch()))
-
-
-def test_an_old_policy_that_is_the_current_one_makes_a_rule_on_it_a_late_one():
-    objective = composed(old_log_prob="current", correction=[{"use": "ratio-cut", "denominator": "original"}])
-    assert [c.when for c in objective.plan.corrections] == ["loss"]
-    world = World(10)
-    world.columns.pop("old_log_prob")
-    _, grads, _ = run(objective, objective.estimate(world.batch()), world)
-    d = world.log_prob - world.columns["rollout_log_prob"]
-    want = torch.where(world.mask & (d > 0), -d.exp() * world.columns["advantages"] / world.mask.sum(), 0.0)
-    assert torch.allclose(grads["log_prob"], want, rtol=1e-12)
-
-
 # ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -351,7 +240,7 @@ def test_a_correction_that_gives_something_else(result, said):
     def odd(old_log_prob):
         return result(old_log_prob)
 
-    objective = lossary.compose({"policy_loss": "plain", "correction": {"use": "odd", "denominator": "kept"}}, components=[odd, plain])
+    objective = lossary.compose({"policy_loss": "plain", "correction": {"use": "odd", "denominator": "kept"}}, components=[odd, *OWN])
     with pytest.raises(ColumnError, match=f"correction 'odd' {said}"):
         objective.estimate(World(1).batch())
 

@@ -252,6 +252,8 @@ def test_mask_o6_what_stands_under_the_mask_changes_nothing_at_all(kind, name):
             "log_z": t([0.1, 0.2]),
             "group_ids": torch.tensor([0, 0]),
             "turns": torch.tensor([[0, 1], [0, 1]]),
+            "policy_version": torch.tensor([[0, 1], [0, 1]]),
+            "demonstration": t([[1, 0], [1, 0]]),
         }
         batch = Batch.from_padded(t([[1, 1], [1, 0]]), **columns, advantages=t([1.0, -1.0]))
         o = compose(recipe, components=[given])

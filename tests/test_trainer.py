@@ -1,6 +1,7 @@
 """The bundled trainer: the same run from the same seed, gradients that stay apart, and what it hands to an objective."""
 
 import json
+import math
 import warnings
 
 import pytest
@@ -29,6 +30,21 @@ PPO = {
     "advantage": ["gae", "whiten"], "policy_loss": "ppo-clip", "value_loss": {"use": "clipped-mse", "coef": 0.5},
     "kl": {"use": "k1", "apply": "reward", "coef": {"use": "adaptive-kl", "kl_coef": 0.1, "target": 0.1, "horizon": 100}},
 } | TINY  # fmt: skip
+SHAPING = """
+import torch
+
+from lossary import PerSequence, reward_term, sequence_filter
+
+
+@reward_term
+def halved(rewards: PerSequence) -> PerSequence:
+    return rewards / 2
+
+
+@sequence_filter(scope="group")
+def first_half(rewards: PerSequence) -> PerSequence:
+    return torch.arange(len(rewards), device=rewards.device) < len(rewards) // 2
+"""
 SMALL = ["model.d_model=16", "model.layers=1", "model.heads=2", "warm_up.steps=2", "warm_up.batch=4", "train.steps=2", "evaluate.items=8"]
 SMALLER = [*SMALL, "rollout.prompts=4", "rollout.samples_per_prompt=2"]
 
@@ -122,6 +138,23 @@ def test_the_first_minibatch_of_a_rollout_is_on_policy(tmp_path):
     assert lines[1]["actor/pg_clipfrac"] == 0
     lines = made(GRPO, tmp_path, "train.epochs=4", "train.steps=1", "train.lr=0.05").run()
     assert abs(lines[1]["actor/ppo_kl"]) > 1e-4
+
+
+def test_a_correction_that_looks_at_the_policy_first_is_shown_it_before_each_step(tmp_path):
+    correction = {"use": "high-entropy", "top_entropy_quantile": 0.4, "denominator": "kept", "decide": "measure"}
+    lines = made(GRPO | {"correction": correction}, tmp_path, "train.max_tokens=40").run()
+    for line in lines[1:]:
+        assert 0.4 < line["correction/high_entropy_dropped"] < 0.7
+
+
+def test_rewards_and_filters_of_a_recipe_reach_the_run(tmp_path):
+    (tmp_path / "shaping.py").write_text(SHAPING)
+    recipe = GRPO | {"plugins": [str(tmp_path / "shaping.py")], "reward": "halved", "filter": "first-half"}
+    lines = made(recipe, tmp_path, "rollout.prompts=4").run()
+    for line in lines[1:]:
+        assert line["filter/first_half_kept"] == 0.5
+        assert line["critic/rewards/mean"] == pytest.approx(line["critic/score/mean"] / 2, abs=1e-6)
+        assert math.isfinite(line["actor/pg_loss"])
 
 
 # ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -233,6 +266,13 @@ def test_scores_of_parts_are_put_back_in_their_places():
     whole = Batch.from_packed([2, 0, 3, 1], old_log_prob=torch.arange(6.0))
     parts = [whole.take([3, 0]), whole.take([2]), whole.take([1])]
     assert all_at_once(parts, [p["old_log_prob"] for p in parts], whole).tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_scores_of_a_part_of_a_batch_are_put_back_too():
+    """A minibatch keeps the places of its rows in the batch it was dealt from."""
+    some = Batch.from_packed([2, 0, 3, 1], old_log_prob=torch.arange(6.0)).take([3, 0, 2])
+    parts = [some.take([2, 0]), some.take([1])]
+    assert all_at_once(parts, [p["old_log_prob"] for p in parts], some).tolist() == [5, 0, 1, 2, 3, 4]
 
 
 def test_rollouts_become_a_batch(tmp_path):

@@ -38,7 +38,7 @@ class Trainer:
         self.settings, self.folder, self.listen = settings, folder, listen
         torch.set_num_threads(settings.train.threads)
         self.chars, self.task, self.step = Chars(), settings.task, 0
-        self.objective = Objective(settings.plan)
+        self.objective = Objective(settings.plan, seed=settings.train.seed)
         self.policy = self._gpt(seed=_seed(settings.train.seed, "policy"))
         self.reference: GPT | None = None
         needs = {**self.objective.needs("estimate"), **self.objective.needs("loss")}
@@ -119,7 +119,7 @@ class Trainer:
         batch = self._remember(inputs, batch)
         batch = self.objective.estimate(batch)
         clock.lap("time/estimate")
-        outs: list[LossOut] = []
+        outs: list[LossOut | Batch] = []
         norms: dict[str, float] = {}
         for epoch in range(train.epochs):
             for mini in self.objective.minibatches(batch, train.minibatches, _seed(train.seed, "minibatches", self.step, epoch)):
@@ -161,10 +161,13 @@ class Trainer:
 
     def _take_step(
         self, objective: Objective, optimizing: Optimizing, inputs: Inputs, batch: Batch
-    ) -> tuple[list[LossOut], dict[str, float]]:
-        """One optimizer step, accumulated over micro-batches."""
-        outs = []
+    ) -> tuple[list[LossOut | Batch], dict[str, float]]:
+        """One optimizer step, accumulated over micro-batches; returns what metrics are made of."""
+        outs: list[LossOut | Batch] = []
         needs = objective.needs("loss")
+        if objective.measures:
+            batch = self._measured(objective, inputs, batch)
+            outs.append(batch)
         weighed = objective.weigh(batch)
         for micro in objective.split(weighed, self.settings.train.max_tokens):
             log_prob, entropy = policy_scores(self.policy, inputs, micro, self.settings.rollout.temperature)
@@ -178,6 +181,14 @@ class Trainer:
             raise LossaryError(f"step {self.step + 1}: {error}{_suspects(objective.metrics(outs))}") from error
         objective.commit()
         return outs, norms
+
+    @torch.no_grad()
+    def _measured(self, objective: Objective, inputs: Inputs, batch: Batch) -> Batch:
+        """Show the corrections that decide before the step what the policy says now."""
+        parts = objective.split(batch, self.settings.train.max_tokens)
+        scores = [policy_scores(self.policy, inputs, p, self.settings.rollout.temperature) for p in parts]
+        log_prob, entropy = (all_at_once(parts, [s[i] for s in scores], batch) for i in (0, 1))
+        return objective.measure(batch, log_prob=log_prob, entropy=entropy)
 
     # ── around it ────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -33,7 +33,8 @@ def values_of(critic: GPT, inputs: Inputs, batch: Batch) -> Tensor:
 def all_at_once(parts: list[Batch], score: "list[Tensor]", whole: Batch) -> Tensor:
     """Return a column of the whole batch from the columns of its parts, whatever order the parts took the rows in."""
     out = score[0].new_empty(whole.sequences.index.shape[0])
+    ordered, place = whole.rows.sort()
     for part, x in zip(parts, score, strict=True):
-        begin = whole.sequences.offsets.index_select(0, part.rows)
+        begin = whole.sequences.offsets.index_select(0, place.index_select(0, torch.searchsorted(ordered, part.rows)))
         out[part.sequences.spread(begin) + part.sequences.places] = x
     return out

@@ -118,7 +118,8 @@ class Settings:
 
 
 def _suited(recipe: Recipe, plan: Plan, rollout: RolloutSettings, faults: list[Fault]) -> None:
-    grouped = [b.component.name for b in plan.advantages if b.component.scope == "group"]
+    early = (*plan.rewards, *plan.filters, *plan.advantages, *(c.bound for c in plan.corrections))
+    grouped = [b.component.name for b in early if b.component.scope == "group"]
     if grouped and rollout.samples_per_prompt < 2:
         say = f"samples_per_prompt must be >= 2: {grouped[0]!r} compares the samples of one prompt"
         _fault(recipe, faults, ("rollout", "samples_per_prompt"), say)
@@ -129,7 +130,7 @@ def _suited(recipe: Recipe, plan: Plan, rollout: RolloutSettings, faults: list[F
 def _makeable(recipe: Recipe, plan: Plan, faults: list[Fault]) -> None:
     """Check that the trainer makes every column that the objective asks for: an error at the start, not in the first step."""
     objective, shown = Objective(plan), DEMONSTRATED | (SAMPLED if _reinforces(plan) else frozenset())
-    for name, who in {**objective.needs("estimate"), **objective.needs("loss")}.items():
+    for name, who in {**objective.needs("estimate"), **objective.needs("measure"), **objective.needs("loss")}.items():
         if name not in shown:
             without = "" if name not in SAMPLED else " without a policy_loss, since it then learns from demonstrations"
             _fault(
@@ -138,7 +139,8 @@ def _makeable(recipe: Recipe, plan: Plan, faults: list[Fault]) -> None:
 
 
 def _slot_of(plan: Plan, who: str) -> tuple[str, ...]:
-    bounds = (*(t.bound for t in plan.terms), *plan.advantages, *(k.bound for k in plan.reward_kl), *plan.aggregations.values())
+    early = (*plan.rewards, *(k.bound for k in plan.reward_kl), *plan.filters, *plan.advantages, *(c.bound for c in plan.corrections))
+    bounds = (*(t.bound for t in plan.terms), *early, *plan.aggregations.values())
     return next((tuple(b.slot.split(".")[:1]) for b in bounds if who.startswith(b.who)), ())
 
 

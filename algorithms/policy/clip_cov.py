@@ -26,7 +26,7 @@ def clip_cov(
     log_prob: PerToken,
     old_log_prob: PerToken,
     advantages: PerToken,
-    noise: PerToken = None,  # type: ignore[assignment]
+    noise: PerToken | None = None,
     *,
     clip_cov_ratio: Fraction = 2e-4,
     clip_cov_lb: Finite = 1.0,

@@ -28,7 +28,7 @@ def gmpo(
     old_log_prob: PerToken,
     advantages: PerToken,
     sequences: Sequences,
-    correction: PerToken = None,  # type: ignore[assignment]
+    correction: PerToken | None = None,
     *,
     clip_ratio_low: LogRange = 0.4,
     clip_ratio_high: LogRange = 0.4,

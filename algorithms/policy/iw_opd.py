@@ -17,7 +17,7 @@ def iw_opd(
     log_prob: PerToken,
     teacher_log_prob: PerToken,
     sequences: Sequences,
-    rollout_log_prob: PerToken = None,  # type: ignore[assignment]
+    rollout_log_prob: PerToken | None = None,
     *,
     iw_opd_gamma: NonNegative = 0.5,
     iw_opd_epsilon: Positive = 1e-8,

@@ -22,7 +22,7 @@ def opsm(
     old_log_prob: PerToken,
     advantages: PerToken,
     sequences: Sequences,
-    rollout_log_prob: PerToken = None,  # type: ignore[assignment]
+    rollout_log_prob: PerToken | None = None,
     *,
     opsm_delta: NonNegative = 1e-4,
     clip_ratio_low: ClipBelow = 0.2,

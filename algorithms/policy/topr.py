@@ -25,7 +25,7 @@ def topr(
     old_log_prob: PerToken,
     advantages: PerToken,
     sequences: Sequences,
-    rewards: PerSequence = None,  # type: ignore[assignment]
+    rewards: PerSequence | None = None,
     *,
     positive_by: Literal["advantage", "reward"] = "advantage",
     importance_sampling_level: Literal["sequence", "token"] = "sequence",
@@ -42,9 +42,11 @@ def topr(
     level ``token`` it is the token's own, which is what Trinity-RFT and ROLL compute. ``positive_by: reward`` tells good samples by a
     reward above 0 (paper, ROLL) instead of the advantage (Trinity-RFT).
     """
-    if positive_by == "reward" and rewards is None:
-        raise ColumnError("policy_loss 'topr' with positive_by: reward needs the column 'rewards', which the batch does not bring.")
-    positive = advantages > 0 if positive_by == "advantage" else sequences.spread(rewards > 0)
+    positive = advantages > 0
+    if positive_by == "reward":
+        if rewards is None:
+            raise ColumnError("policy_loss 'topr' with positive_by: reward needs the column 'rewards', which the batch does not bring.")
+        positive = sequences.spread(rewards > 0)
     log_ratio = (log_prob - old_log_prob).detach()
     if importance_sampling_level == "sequence":
         log_ratio = sequences.spread(sequences.sum(log_ratio))

@@ -28,7 +28,7 @@ def vespo(
     old_log_prob: PerToken,
     advantages: PerToken,
     sequences: Sequences,
-    rollout_log_prob: PerToken = None,  # type: ignore[assignment]
+    rollout_log_prob: PerToken | None = None,
     *,
     vespo_k_pos: NonNegative = 2.0,
     vespo_lambda_pos: Positive = 3.0,
