@@ -72,7 +72,18 @@ POLICY: tuple[Callable[..., Any], ...] = (
     opsm, a2po, opd, sdpo, iw_opd, prime_ref_kl, bapo, m2po,
 )  # fmt: skip
 
-AUXILIARY: tuple[Callable[..., Any], ...] = (sft, dft, positive_nll, chord, sdar, kdrl, entropy, distill, distill_topk, distill_student_topk)
+AUXILIARY: tuple[Callable[..., Any], ...] = (
+    sft,
+    dft,
+    positive_nll,
+    chord,
+    sdar,
+    kdrl,
+    entropy,
+    distill,
+    distill_topk,
+    distill_student_topk,
+)
 
 
 @hookimpl

@@ -5,11 +5,17 @@ import math
 import torch
 from torch import Tensor
 
+from ..registry import ColumnError
 from .vocabulary import log_softmax, through_softmax, widened
 
 
 def bin_points(value_logits: Tensor, low: float, high: float) -> Tensor:
-    """``[n, K] -> [K]``: evenly spaced points, one on either end of the support: the values of ``two_hot``. ``K`` is at least 2."""
+    """``[n, K] -> [K]``: evenly spaced points, one on either end of the support: the values of ``two_hot``.
+
+    Fewer than two bins raise ``ColumnError``.
+    """
+    if value_logits.shape[-1] < 2:
+        raise ColumnError(f"value_logits has the shape {list(value_logits.shape)}; a critic of bins needs at least two of them.")
     return torch.linspace(low, high, value_logits.shape[-1], dtype=_wide(value_logits), device=value_logits.device)
 
 

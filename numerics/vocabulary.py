@@ -40,8 +40,9 @@ def widened(logits: Tensor, temperature: float = 1.0) -> Tensor:
 
 
 def log_softmax(logits: Tensor, temperature: float = 1.0) -> Tensor:
-    """``[n, V] -> [n, V]``: log-probabilities of all tokens, detached: a tensor of its own that may be written over."""
-    return widened(logits.detach(), temperature).log_softmax(-1)
+    """``[n, V] -> [n, V]``: log-probabilities of all tokens without a gradient: a tensor of its own that may be written over."""
+    with torch.no_grad():
+        return widened(logits, temperature).log_softmax(-1)
 
 
 def through_softmax(logits: Tensor, value: Tensor, p: Tensor, pull: Tensor, temperature: float = 1.0) -> Tensor:

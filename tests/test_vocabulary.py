@@ -11,8 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributions import Categorical, Normal, kl_divergence
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from worlds import World
 
-from lossary import numerics
+import lossary
+from lossary import Logits, numerics
 from lossary.registry import ColumnError, faults_of
 
 N, V, K = 6, 11, 4
@@ -507,6 +509,43 @@ def test_the_ratio_of_a_student_weighs_without_a_gradient_and_needs_its_columns(
         run("auxiliary_loss", "distill-student-topk", {"is_clip": 1.1}, {**columns, "old_log_prob": None})
 
 
+@pytest.mark.parametrize("chunk", [3, 1000])
+def test_in_a_recipe_they_run_in_chunks_from_hidden_states(chunk):
+    """All kinds at once: total, gradients of the head and metrics are those of explicit sums over the whole batch."""
+    w, g = World(1), torch.Generator().manual_seed(0)
+    ids = torch.randint(0, V, (*w.mask.shape, K), generator=g)
+    said = -torch.rand(*w.mask.shape, K, generator=g, dtype=torch.float64) * 3 - 1
+    recipe = {
+        "kl": {"use": "full", "coef": 0.5},
+        "auxiliary": [{"use": "distill", "coef": 0.3, "divergence": "jsd"}, {"use": "distill-topk", "coef": 0.2, "others": "ignore"}],
+        "value_loss": {"use": "hl-gauss", "coef": 2.0, "low": -4.0, "high": 1.0},
+    }
+    objective = lossary.Objective(lossary.compose(recipe).plan, chunk_tokens=chunk)
+    batch = objective.weigh(w.batch(teacher_topk_log_prob=said, teacher_topk_ids=ids))
+    shape = w.mask.shape
+    hidden, weight = random(*shape, 5).requires_grad_(), random(V, 5, seed=1).requires_grad_()
+    ref, teacher, bins = random(*shape, V, seed=2), random(*shape, V, seed=3), random(*shape, 9, seed=4).requires_grad_()
+    made = {"logits": Logits(hidden, weight), "ref_logits": ref, "teacher_logits": teacher, "value_logits": bins}
+    out = objective.loss(batch, **made)
+    out.total.backward()
+    leaf, head, crit = (x.detach().clone().requires_grad_() for x in (hidden, weight, bins))
+    z, m = (leaf @ head.T)[w.mask], w.mask
+    p, q, r = z.softmax(-1), teacher[m].softmax(-1), ref[m].softmax(-1)
+    top = (said[m].exp() * (said[m] - p.log().gather(1, ids[m]))).sum(-1)
+    centres = numerics.bin_centres(crit[m], -4.0, 1.0)
+    target = numerics.hl_gauss(w.columns["returns"][m], centres, 0.75)
+    middle = (p + q) / 2
+    actor = 0.5 * kl(p, r) + 0.3 * 0.5 * (kl(p, middle) + kl(q, middle)) + 0.2 * top
+    want = (actor - 2.0 * (target * crit[m].log_softmax(-1)).sum(-1)).mean()
+    want.backward()
+    close(out.total, want, rtol=1e-10)
+    for ours, theirs in ((hidden, leaf), (weight, head), (bins, crit)):
+        close(ours.grad, theirs.grad, rtol=1e-9, atol=1e-13)
+    told = objective.metrics(out)
+    assert told["actor/student_mass"] == pytest.approx(float(p.detach().gather(1, ids[m]).sum(-1).mean()))
+    assert told["critic/returns_outside"] == 0
+
+
 # ── critics of bins ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 RETURNS = torch.tensor([-2.0, -1.99, 0.0, 0.26, 1.0, 2.9, 3.0, -7.0, 1e4], dtype=torch.float64)
@@ -560,7 +599,13 @@ def test_what_lies_outside_the_support_is_said_and_low_is_below_high(name):
     assert report["returns_outside"].x.tolist() == [False] * 7 + [True] * 2
     params = COMPONENTS["value_loss", name].params
     assert [said for _, said in faults_of(params, {"low": 1.0, "high": 1.0})] == ["low is 1 and high 1; low must be below high"]
-    assert {key for key, _ in faults_of(params, {})} == {"low", "high"}
+    assert faults_of(params, {}) == []
+
+
+@pytest.mark.parametrize("name", ["two-hot", "hl-gauss"])
+def test_one_bin_is_none(name):
+    with pytest.raises(ColumnError, match="at least two"):
+        run("value_loss", name, SUPPORT, {"value_logits": random(9, 1), "returns": RETURNS})
 
 
 def test_a_bin_that_is_no_target_may_be_impossible():

@@ -18,10 +18,9 @@ Beta = Annotated[float, Field(ge=0, le=1, description="the teacher's weight in t
     scope="token",
     claims=("non-negative",),
     compat={
-        "trl": "GKD and DistillationTrainer: divergence: jsd with beta and temperature of the same names.",
-        "roll": "forward_kl, reverse_kl, adaptive_kl, skewed_forward_kl and skewed_reverse_kl: divergence of that name without _kl, temperature "
-        "for kd_temperature; js_divergence: divergence: jsd, beta: 0.5, but for the 1e-9 inside its logarithms.",
-        "liger": "divergence: jsd with beta and temperature, as in TRL.",
+        "trl": "GKD and DistillationTrainer: `divergence: jsd`; beta and temperature as there.",
+        "liger": "`divergence: jsd`; beta and temperature as there.",
+        "roll": "forward_kl is `divergence: forward` and so on, js_divergence is `jsd` with beta: 0.5; temperature is its kd_temperature.",
     },
 )
 def distill(
@@ -40,8 +39,10 @@ def distill(
         \text{forward: } KL(q \| p) \qquad \text{reverse: } KL(p \| q) \qquad
         \text{jsd: } \beta KL(q \| m) + (1 - \beta) KL(p \| m),\ m = \beta q + (1 - \beta) p
 
+    .. math::
         \text{skewed-forward: } KL(q \| \lambda q + (1 - \lambda) p) \qquad \text{skewed-reverse: } KL(p \| \lambda p + (1 - \lambda) q)
 
+    .. math::
         \text{adaptive: } w\, KL(q \| p) + (1 - w) KL(p \| q),\quad w = \operatorname{sg} \frac{\sum_{head} |q - p|}{\sum_v |q - p|}
 
     ``[n]``, in nats. Both distributions are taken at ``temperature``, and the loss is not multiplied by its square: a ``coef`` can do that.

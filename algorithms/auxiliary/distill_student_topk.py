@@ -12,8 +12,7 @@ from .distill import Beta
     paper="arXiv:2601.20802",
     scope="token",
     compat={
-        "trl": "SDPO's top-k form: beta for alpha; others: tail for add_tail, renormalise without it; is_clip for its multiplier (2.0). The form "
-        "on sampled tokens is the policy loss sdpo.",
+        "trl": "SDPO's top-k form: beta is its alpha; `others: tail` is add_tail, otherwise `renormalise`; is_clip: 2.0 if it weighs.",
     },
 )
 def distill_student_topk(

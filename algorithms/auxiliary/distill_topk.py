@@ -19,9 +19,8 @@ Never = Annotated[float, Field(lt=0, allow_inf_nan=False, description="the teach
     aliases=("forward_kl_topk",),
     scope="token",
     compat={
-        "verl": "distillation loss_mode forward_kl_topk with use_policy_gradient off: others: ignore, log_prob_min_clamp: -10, loss_min_clamp: 0, "
-        "loss_max_clamp: 10.",
-        "nemo": "DistillationLossFn: divergence is its kl_type; others: ignore, or others: never for zero_outside_topk.",
+        "verl": "forward_kl_topk, as a loss: `others: ignore`, log_prob_min_clamp: -10, loss_min_clamp: 0, loss_max_clamp: 10.",
+        "nemo": "DistillationLossFn: divergence is its kl_type; `others: ignore`, or `others: never` for zero_outside_topk.",
     },
 )
 def distill_topk(

@@ -14,8 +14,8 @@ SigmaRatio = Annotated[float, Field(gt=0, le=100, description="deviation of the 
 class Support(Strict):
     """``low`` below ``high``."""
 
-    low: Low
-    high: High
+    low: Low = -1.0
+    high: High = 1.0
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
