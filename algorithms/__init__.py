@@ -6,6 +6,9 @@ from typing import Any
 from ..registry import hookimpl
 from .auxiliary.chord import chord
 from .auxiliary.dft import dft
+from .auxiliary.distill import distill
+from .auxiliary.distill_student_topk import distill_student_topk
+from .auxiliary.distill_topk import distill_topk
 from .auxiliary.entropy import entropy
 from .auxiliary.kdrl import kdrl
 from .auxiliary.positive_nll import positive_nll
@@ -57,7 +60,9 @@ from .policy.topr import topr
 from .policy.two_sided_delta import two_sided_delta
 from .policy.vespo import vespo
 from .value.clipped_mse import clipped_mse
+from .value.hl_gauss import hl_gauss
 from .value.huber import huber
+from .value.two_hot import two_hot
 
 POLICY: tuple[Callable[..., Any], ...] = (
     ppo_clip, dual_clip, grpo, gspo, gspo_token, reinforce, importance_sampling,
@@ -67,10 +72,21 @@ POLICY: tuple[Callable[..., Any], ...] = (
     opsm, a2po, opd, sdpo, iw_opd, prime_ref_kl, bapo, m2po,
 )  # fmt: skip
 
-AUXILIARY: tuple[Callable[..., Any], ...] = (sft, dft, positive_nll, chord, sdar, kdrl, entropy)
+AUXILIARY: tuple[Callable[..., Any], ...] = (
+    sft,
+    dft,
+    positive_nll,
+    chord,
+    sdar,
+    kdrl,
+    entropy,
+    distill,
+    distill_topk,
+    distill_student_topk,
+)
 
 
 @hookimpl
 def lossary_components() -> Iterable[Callable[..., Any]]:
     """Enter by the door that plugins use."""
-    return [*POLICY, clipped_mse, huber, *AUXILIARY]
+    return [*POLICY, clipped_mse, huber, two_hot, hl_gauss, *AUXILIARY]

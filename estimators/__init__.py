@@ -40,6 +40,7 @@ from .coefficient.linear import linear
 from .correction.high_entropy import high_entropy
 from .kl.abs import absolute
 from .kl.binary_kl import binary_kl
+from .kl.full import full
 from .kl.importance_sequence import importance_sequence
 from .kl.k1 import k1
 from .kl.k2 import k2
@@ -51,7 +52,7 @@ from .kl.k3_importance import k3_importance
 @hookimpl
 def lossary_components() -> Iterable[Callable[..., Any]]:
     """Enter by the door that plugins use."""
-    kl: list[Callable[..., Any]] = [k1, k2, k3, absolute, k3_huber, k3_importance, importance_sequence, binary_kl]
+    kl: list[Callable[..., Any]] = [full, k1, k2, k3, absolute, k3_huber, k3_importance, importance_sequence, binary_kl]
     coefficients: list[Callable[..., Any]] = [constant, linear, cosine, adaptive_kl, adaptive_entropy]
     critic: list[Callable[..., Any]] = [gae, gae_decoupled, gae_turn, vtrace]
     group: list[Callable[..., Any]] = [grpo, grpo_leave_one_out, rloo, opo, gpg]

@@ -1,31 +1,55 @@
 """Primitives that algorithms, estimators and corrections share: pure functions of tensors, each with its gradient thought through."""
 
 from .bernoulli import binary_kl, probability_shift
+from .bins import bin_centres, bin_points, cross_entropy, decoded, hl_gauss, two_hot
 from .choose import log_choose
+from .divergence import adaptive_kl, forward_kl, jensen_shannon, reverse_kl, skewed_forward_kl, skewed_reverse_kl
 from .noise import hashed_uniform
 from .quantile import quantile, segment_quantile
 from .ratio import bounded, bounded_log_ratio, capped, clipped_surrogate, scored
 from .scan import scan
 from .score import score_loss
 from .straight_through import score_weight, straight_through
+from .subset import renormalised, subset_jensen_shannon, weighted_gap, with_tail
 from .sums import accumulator, safe_divide
+from .vocabulary import entropy_of, log_prob_of, sum_pi_squared_of, widened
 
 __all__ = [
     "accumulator",
+    "adaptive_kl",
+    "bin_centres",
+    "bin_points",
     "binary_kl",
     "bounded",
     "bounded_log_ratio",
     "capped",
     "clipped_surrogate",
+    "cross_entropy",
+    "decoded",
+    "entropy_of",
+    "forward_kl",
     "hashed_uniform",
+    "hl_gauss",
+    "jensen_shannon",
     "log_choose",
+    "log_prob_of",
     "probability_shift",
     "quantile",
+    "renormalised",
+    "reverse_kl",
     "safe_divide",
     "scan",
     "score_loss",
     "score_weight",
     "scored",
     "segment_quantile",
+    "skewed_forward_kl",
+    "skewed_reverse_kl",
     "straight_through",
+    "subset_jensen_shannon",
+    "sum_pi_squared_of",
+    "two_hot",
+    "weighted_gap",
+    "widened",
+    "with_tail",
 ]

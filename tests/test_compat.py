@@ -11,7 +11,7 @@ from lossary.registry import Component
 
 OURS = [c for c in lossary.catalog() if c.distribution == "lossary"]
 LOSSES = [c for c in OURS if c.kind.name in ("policy_loss", "auxiliary_loss", "value_loss")]
-ALONE = {"cpgd"}
+ALONE = {"cpgd", "hl-gauss"}
 """Losses that no framework has."""
 
 

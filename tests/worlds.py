@@ -65,6 +65,19 @@ class World:
         return {k: getattr(self, k).clone().requires_grad_() for k in ("log_prob", "entropy", "values")}
 
 
+OVER_WORDS = (*(name for name, c in FIELDS.items() if c.level is Level.VOCAB), "teacher_topk_log_prob", "teacher_topk_ids")
+"""Columns with one value per token and word, or some words."""
+
+
+def over_words(name: str, tokens: int, words: int = 7, some: int = 3) -> Tensor:
+    """Return one of them, packed; the teacher's top K is that of its logits."""
+    if name.startswith("teacher_topk"):
+        top = over_words("teacher_logits", tokens, words).log_softmax(-1).topk(some)
+        return top.indices if name.endswith("ids") else top.values
+    g = torch.Generator().manual_seed(len(name))
+    return torch.randn(tokens, words, generator=g, dtype=torch.float64)
+
+
 def columns_of(component: Component, batch: Batch, *, requires_grad: bool = False) -> tuple[list[Any], dict[str, Tensor]]:
     """Return what a component is called with, and its trained columns as fresh leaves."""
     leaves: dict[str, Tensor] = {}
@@ -74,6 +87,11 @@ def columns_of(component: Component, batch: Batch, *, requires_grad: bool = Fals
             columns.append(batch.sequences)
         elif i.name == "step":
             columns.append(torch.tensor(3.0, dtype=torch.float64))
+        elif i.name in OVER_WORDS:
+            x = over_words(i.name, batch.sequences.index.shape[0])
+            if FIELDS[i.name].differentiable and requires_grad:
+                x = leaves[i.name] = x.requires_grad_()
+            columns.append(x)
         else:
             if i.optional and i.name not in batch:
                 columns.append(None)

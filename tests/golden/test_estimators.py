@@ -6,6 +6,7 @@ import pytest
 from golden import estimator_advantages as advantages
 from golden import estimator_kl as kl
 from golden import estimator_losses as losses
+from golden import estimator_vocabulary as vocabulary
 from golden import estimator_zoo as zoo
 from golden.records import ESTIMATORS, Book, Key, Pairs, Record, Unmapped, difference, inputs, leaves
 from torch import Tensor
@@ -75,15 +76,9 @@ PENDING: Mapping[Key, str] = {
     ("*", "item=reward/pf_ppo_weights/*"): "sample selection: weights by reward",
     ("*", "item=filter/*"): "sample selection: groups without variance",
     # KL, aggregations, values, entropy
-    ("*", "item=kl/roll/full"): "kl/full: over the vocabulary",
     ("*", "item=agg/slime & calculate_per_token_loss=False & !sample_denoms=None"): "aggregation: lengths given from outside",
-    ("*", "item=value/two_hot/*"): "value_loss/two-hot",
-    ("*", "item=entropy/from_logits"): "the head: entropy from logits",
-    ("*", "item=entropy/chunked/*"): "the head: entropy from logits",
-    ("*", "item=entropy/sum_pi_squared"): "the head: sum of squared probabilities from logits",
     ("*", "item=entropy/top_quantile_mask/*"): "token selection by entropy",
-    # distillation and rollout corrections
-    ("*", "item=distill/*"): "distillation",
+    # rollout corrections
     ("*", "item=mismatch/metrics/*"): "metrics of the distance between sampler and actor",
     ("*", "item=mismatch/*_loss_fn/prime & !item=mismatch/ce_*"): "policy_loss/prime-rl: tokens are dropped by their change of probability",
     ("*", "item=mismatch/is_weights/*"): "correction: weights",
@@ -131,6 +126,13 @@ def words(r: Record) -> Iterator[str]:
 
 Family = Callable[[Record], Pairs]
 FAMILIES: tuple[tuple[Family, tuple[str, ...]], ...] = (
+    (vocabulary.full_kl, ("kl/roll/full",)),
+    (vocabulary.moments, ("entropy/from_logits", "entropy/chunked/", "entropy/sum_pi_squared")),
+    (vocabulary.two_hot, ("value/two_hot/",)),
+    (vocabulary.whole, ("distill/generalized_jsd/", *(f"distill/{x}/roll" for x in vocabulary.ROLL))),
+    (vocabulary.student_topk, ("distill/topk_self/",)),
+    (vocabulary.teacher_topk, ("distill/forward_kl_topk/verl", *(f"distill/topk_{x}/nemo" for x in vocabulary.NEMO))),
+    (vocabulary.sampled, ("distill/sampled_token_rkl/", "distill/iw_opd/", "distill/sdar/")),
     (kl.kl, ("kl/",)),
     (kl.adaptive_entropy, ("entropy/adaptive_controller/",)),
     (losses.controller, ("kl_controller/",)),
