@@ -35,7 +35,13 @@ class Plan:
     metrics: Mapping[str, str] = field(default_factory=dict)
     """Theirs by ours."""
     tokens: str = "loss"
-    """What its loss of each token holds: the ``loss``, the ``weighted`` one, or something ``else``."""
+    """What its loss of each token holds: the ``loss``, the ``weighted`` one, or something ``else``; without terms the corrections'
+    ``weight`` or what they ``keep``."""
+    corrections: tuple[Term, ...] = ()
+    denominator: str = "original"
+    """``kept``: tokens that a correction drops count no more."""
+    sees: Mapping[str, str] = field(default_factory=dict)
+    """Columns that the corrections take from elsewhere."""
 
 
 def width(r: Record) -> int:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from golden.policy_plans import Plan, plan_of
+from golden.policy_corrections import bare, chained, plan_of
+from golden.policy_plans import Plan
 from golden.records import ELSEWHERE, POLICY, Book, Key, Record, call, difference, leaves, totals_of
 from torch import Tensor
 
@@ -62,23 +63,6 @@ PENDING: Mapping[Key, str] = {
     ("trl", "mode=kl_loss_term & !use_bias_correction_kl=False"): "kl: weighted by the importance ratio",
     ("liger-kernel", "use_bias_correction_kl=True"): "kl: weighted by the importance ratio",
     ("nemo-rl", "use_on_policy_kl_approximation=True"): "kl: weighted by the importance ratio",
-    # rollout corrections
-    ("*", "mode=rollout_is_weights"): "correction: weights",
-    ("verl", "rollout_is_weights_from.*"): "correction: weights",
-    ("verl", "mode=bypass & loss_type=reinforce"): "correction: weights",
-    ("trl", "mode=vllm_is"): "correction: weights",
-    ("nemo-rl", "use_importance_sampling_correction=True"): "correction: weights",
-    ("openrlhf", "is_correction_level=*"): "correction: weights",
-    ("skyrl", "mode=off_policy_correction"): "correction: weights and rejection",
-    ("skyrl", "mode=rollout_is(icepop)"): "correction: weights",
-    ("areal", "mode=decoupled_ppo"): "correction: weights and rejection",
-    ("verl", "mode=bypass & !rollout_rs=None"): "correction: rejection",
-    ("verl", "mode=rollout_rejection_mask"): "correction: rejection",
-    ("unsloth-zoo", "vllm_importance_sampling_mode=*"): "correction: rejection",
-    ("areal", "mode=m2po_mask"): "correction: M2PO's rejection",
-    ("*", "mode=off_policy_seq_mask"): "correction: rejection of sequences with a bad advantage",
-    ("trinity-rft", "enable_sequence_masking=True"): "correction: rejection of sequences with a bad advantage",
-    ("verl", "mode=offpolicy_metrics"): "metrics of the distance between sampler and actor",
 }
 """Records that no plan of this book reads yet, by the component concerned.
 
@@ -103,7 +87,7 @@ def batch_of(r: Record, plan: Plan) -> tuple[Batch, Tensor]:
     """Return the batch of a record's case and its padded log-probabilities, which want a gradient."""
     case = {k: torch.tensor(v, dtype=torch.float64) for k, v in POLICY["cases"][r["case"]].items()}
     mask = case.pop("response_mask")
-    named = {n: case[n] for n in ("log_prob", "old_log_prob", "ref_log_prob", "entropy", "advantages")}
+    named = {n: case[n] for n in ("log_prob", "old_log_prob", "rollout_log_prob", "ref_log_prob", "entropy", "advantages")}
     for ours, theirs in plan.columns.items():
         named[ours] = case[theirs] if theirs in case else advantages_of(theirs, case, mask, plan)
     leaf = named["log_prob"].clone().requires_grad_()
@@ -134,20 +118,25 @@ class Ours:
 
 
 def run(r: Record, plan: Plan) -> Ours:
-    batch, leaf = batch_of(r, plan)
-    totals = totals_of(batch, plan.empty, plan.totals)
-    weight = call("aggregation", plan.aggregation, plan.params, batch, totals)
+    whole, leaf = batch_of(r, plan)
+    correction, keep = chained(whole, plan)
+    batch = whole.select(keep)
+    counted = batch if plan.denominator == "kept" else whole
+    totals = totals_of(counted, plan.empty, plan.totals)
+    weight = call("aggregation", plan.aggregation, plan.params, counted, totals)
     assert weight.dtype == torch.float64
+    weight, correction = weight if counted is batch else weight[keep], correction[keep]
     total, metrics = torch.zeros_like(weight), {}
     for term in plan.terms:
         out = call(term.kind, term.name, term.params, batch, totals)
         loss, report = out if isinstance(out, tuple) else (out, {})
-        total = total + term.coef * loss
+        total = total + term.coef * (correction * loss if term.kind == "policy_loss" else loss)
         metrics.update({name: mean_of(x) for name, x in report.items()})
     (weight * total).sum().backward()
     assert leaf.grad is not None
-    shown = batch.unpack((weight * total if plan.tokens == "weighted" else total).detach(), float("nan"))
-    return Ours((weight * total).sum().detach(), shown, leaf.grad, metrics)
+    shown = torch.zeros(len(keep), dtype=torch.float64)
+    shown[keep] = (weight * total if plan.tokens == "weighted" else total).detach()
+    return Ours((weight * total).sum().detach(), whole.unpack(shown, float("nan")), leaf.grad, metrics)
 
 
 def mean_of(measured: Mean) -> Tensor:
@@ -164,8 +153,10 @@ def tensor(x: Any) -> Tensor:
 def differences(r: Record) -> list[str]:
     """Return what of a record ours does not meet."""
     plan = plan_of(r)
-    ours = run(r, plan)
     tolerance = (2e-5 if "float32" in r["dtype"] else 1e-6), 1e-9
+    if not plan.terms:
+        return bare(r, plan, batch_of(r, plan)[0], tensor, tolerance[0])
+    ours = run(r, plan)
     found = difference("loss", ours.loss, tensor(r["loss"]), *tolerance)
     if r["grad_log_prob"] is not None:
         found += difference("grad_log_prob", ours.grad, tensor(r["grad_log_prob"]), *tolerance)
