@@ -18,9 +18,7 @@ class Ladder(Protocol):
         """``[N] -> [S]``."""
 
 
-def mismatch(
-    old_log_prob: Tensor, rollout_log_prob: Tensor, sequences: Ladder, bound: float = 20.0
-) -> Mapping[str, Mean | Max | Min]:
+def mismatch(old_log_prob: Tensor, rollout_log_prob: Tensor, sequences: Ladder, bound: float = 20.0) -> Mapping[str, Mean | Max | Min]:
     r"""Return the distances of trainer and sampler as extensive quantities, under verl's names; no gradient.
 
     With :math:`d = \ell^{old} - \ell^{roll}` [nats], :math:`w = e^d`, and the perplexity :math:`e^{-\bar\ell}` of each sequence:

@@ -155,7 +155,8 @@ def areal_chain(h: Mapping[str, Any]) -> tuple[Term, ...]:
     if h["metric"] == "kl_k1":
         low, high = (None if b is None else float(torch.tensor(b, dtype=torch.float64).exp()) for b in (h["lower"], h["upper"]))
         return rule("reject-k1", agg=agg, lower=low, upper=high, log_ratio_bound=None), weight
-    return rule(f"reject-{h['metric'].removeprefix('kl_')}", agg=agg, upper=h["upper"], log_ratio_bound=None), weight
+    inverse = {"inverse": True} if h["metric"] == "kl_k3" else {}
+    return rule(f"reject-{h['metric'].removeprefix('kl_')}", agg=agg, upper=h["upper"], log_ratio_bound=None, **inverse), weight
 
 
 def nemo(r: Record) -> Plan:

@@ -28,6 +28,10 @@ DELIBERATE: Mapping[Key, tuple[str, str]] = {
         "counts-padding",
         "Liger's luspo averages over the padded width and counts padding as tokens; ours sums the tokens.",
     ),
+    ("verl", "mode=offpolicy_metrics & data=empty-row"): (
+        "counts-padding",
+        "verl counts a row without any token as one of perplexity 1; ours as none.",
+    ),
 }
 """Records that differ on purpose: ``(reason, what differs)``. A word is one that ``words`` yields."""
 
@@ -78,6 +82,8 @@ def words(r: Record) -> Iterator[str]:
     x = (case["ref_log_prob"] - case["log_prob"])[case["response_mask"] > 0]
     if (torch.expm1(x) - x).max() > 10:
         yield "data=k3-above-10"
+    if not (case["response_mask"] > 0).any(1).all():
+        yield "data=empty-row"
 
 
 # ── what ours gives ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -134,7 +140,7 @@ def run(r: Record, plan: Plan) -> Ours:
         metrics.update({name: mean_of(x) for name, x in report.items()})
     (weight * total).sum().backward()
     assert leaf.grad is not None
-    shown = torch.zeros(len(keep), dtype=torch.float64)
+    shown = torch.full((len(keep),), float("nan"), dtype=torch.float64)  # of a dropped token frameworks say various things
     shown[keep] = (weight * total if plan.tokens == "weighted" else total).detach()
     return Ours((weight * total).sum().detach(), whole.unpack(shown, float("nan")), leaf.grad, metrics)
 
@@ -162,7 +168,7 @@ def differences(r: Record) -> list[str]:
         found += difference("grad_log_prob", ours.grad, tensor(r["grad_log_prob"]), *tolerance)
     if r["loss_per_token"] is not None and plan.tokens != "else":
         theirs = tensor(r["loss_per_token"])
-        seen = ~theirs.isnan()
+        seen = ~theirs.isnan() & ~ours.per_token.isnan()
         found += difference("loss_per_token", ours.per_token[seen], theirs[seen], *tolerance)
     mask = torch.tensor(POLICY["cases"][r["case"]]["response_mask"]) > 0
     for mine, theirs in plan.metrics.items():
