@@ -28,13 +28,13 @@ def mismatch(old_log_prob: Tensor, rollout_log_prob: Tensor, sequences: Ladder, 
     - over sequences: ``training_ppl``, ``rollout_ppl``, their logarithms ``..._log_ppl``, ``log_ppl_diff`` (its mean, size and extremes),
       ``ppl_ratio``, and ``chi2_seq`` (of the squared product of the ratios, less 1).
 
-    A token that the sampler did not score (NaN) and a sequence without a scored token count nowhere. Exponents are clamped to twice
-    ``bound`` and perplexities to ``e^bound`` where that would overflow otherwise: large numbers stay large, and finite.
+    A token that the sampler did not score (NaN) and a sequence without a scored token count nowhere. Log-ratios are clamped to ``+- bound``
+    before they become weights, and everything else only where its exponential would overflow: large numbers stay large, and finite.
     """
     old, rollout = old_log_prob.detach(), rollout_log_prob.detach()
     scored = ~rollout.isnan()
     d = torch.where(scored, old - rollout, 0.0)
-    near = bounded(d, bound)
+    near, finite = bounded(d, bound), bounded(d, None)
     w = near.exp()
     number = sequences.sum(scored).to(d.dtype)
     live = number > 0
@@ -42,7 +42,7 @@ def mismatch(old_log_prob: Tensor, rollout_log_prob: Tensor, sequences: Ladder, 
     apart = safe_divide(sequences.sum(-d), number)
     return {
         "kl": Mean(-d, scored),
-        "k3_kl": Mean(torch.expm1(near) - near, scored),
+        "k3_kl": Mean(torch.expm1(finite) - d, scored),
         "chi2_token": Mean(torch.expm1(2 * near), scored),
         "rollout_is_mean": Mean(w, scored),
         "rollout_is_square": Mean(w.square(), scored),
@@ -54,7 +54,7 @@ def mismatch(old_log_prob: Tensor, rollout_log_prob: Tensor, sequences: Ladder, 
         "log_ppl_abs_diff": Mean(apart.abs(), live),
         "log_ppl_diff_max": Max(apart, live),
         "log_ppl_diff_min": Min(apart, live),
-        "ppl_ratio": Mean(bounded(apart, bound).exp(), live),
+        "ppl_ratio": Mean(bounded(apart, None).exp(), live),
         "chi2_seq": Mean(torch.expm1(2 * bounded(sequences.sum(d), bound)), live),
     }
 
