@@ -38,7 +38,6 @@ from .policy.iw_opd import iw_opd
 from .policy.kl_cov import kl_cov
 from .policy.loglinear_ppo import loglinear_ppo
 from .policy.luspo import luspo
-from .policy.m2po import m2po
 from .policy.opd import opd
 from .policy.opmd import opmd
 from .policy.opsm import opsm
@@ -69,7 +68,7 @@ POLICY: tuple[Callable[..., Any], ...] = (
     sequence_clip, two_sided_delta, luspo, gmpo, aspo, dppo_tv, dppo_kl, sapo, sppo, rec,
     cispo, rollout_is, tis, topr, dro, opmd, vespo, decoupled_ppo, loglinear_ppo, prime_rl, prime_ipo,
     clip_cov, kl_cov, cpgd, fipo, real, gvpo, flowrl, segment_ratio, high_entropy,
-    opsm, a2po, opd, sdpo, iw_opd, prime_ref_kl, bapo, m2po,
+    opsm, a2po, opd, sdpo, iw_opd, prime_ref_kl, bapo,
 )  # fmt: skip
 
 AUXILIARY: tuple[Callable[..., Any], ...] = (

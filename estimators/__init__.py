@@ -1,4 +1,4 @@
-"""Estimators: KL, coefficients and advantages, one short file each."""
+"""Estimators: KL, coefficients, advantages and corrections, one short file each."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -37,7 +37,23 @@ from .coefficient.adaptive_kl import adaptive_kl
 from .coefficient.constant import constant
 from .coefficient.cosine import cosine
 from .coefficient.linear import linear
+from .correction.batch_normalise import batch_normalise as normalise_weights
+from .correction.drop_impossible import drop_impossible
+from .correction.drop_truncated import drop_truncated
 from .correction.high_entropy import high_entropy
+from .correction.icepop import icepop
+from .correction.m2po import m2po
+from .correction.masked_is import masked_is
+from .correction.off_policy_sequence import off_policy_sequence
+from .correction.outlier import outlier
+from .correction.reject_binary_kl import reject_binary_kl
+from .correction.reject_k1 import reject_k1
+from .correction.reject_k2 import reject_k2
+from .correction.reject_k3 import reject_k3
+from .correction.reject_probability import reject_probability
+from .correction.target_ess import target_ess
+from .correction.truncated_is import truncated_is
+from .correction.veto import veto
 from .kl.abs import absolute
 from .kl.binary_kl import binary_kl
 from .kl.full import full
@@ -61,5 +77,7 @@ def lossary_components() -> Iterable[Callable[..., Any]]:
     step: list[Callable[..., Any]] = [reinforce_plus_plus, reinforce_plus_plus_baseline, reinforce_batch_mean, remax]
     parts: list[Callable[..., Any]] = [gdpo, mt_grpo, grpo_per_turn, prime]
     after: list[Callable[..., Any]] = [whiten, batch_normalise, group_normalise, sequence_whiten, clip_advantages]
-    corrections: list[Callable[..., Any]] = [high_entropy]
-    return [*kl, *coefficients, *critic, *group, *best, *token, *step, *parts, *after, *corrections]
+    weights: list[Callable[..., Any]] = [truncated_is, masked_is, icepop, target_ess, normalise_weights]
+    rejections: list[Callable[..., Any]] = [reject_k1, reject_k2, reject_k3, reject_probability, reject_binary_kl, m2po]
+    whole: list[Callable[..., Any]] = [veto, outlier, off_policy_sequence, drop_truncated, drop_impossible, high_entropy]
+    return [*kl, *coefficients, *critic, *group, *best, *token, *step, *parts, *after, *weights, *rejections, *whole]

@@ -4,9 +4,11 @@ from .bernoulli import binary_kl, probability_shift
 from .bins import bin_centres, bin_points, cross_entropy, decoded, hl_gauss, two_hot
 from .choose import log_choose
 from .divergence import adaptive_kl, forward_kl, jensen_shannon, reverse_kl, skewed_forward_kl, skewed_reverse_kl
+from .mismatch import effective_sample_size, mismatch
 from .noise import hashed_uniform
 from .quantile import quantile, segment_quantile
 from .ratio import bounded, bounded_log_ratio, capped, clipped_surrogate, scored
+from .runs import run_mean
 from .scan import scan
 from .score import score_loss
 from .straight_through import score_weight, straight_through
@@ -26,6 +28,7 @@ __all__ = [
     "clipped_surrogate",
     "cross_entropy",
     "decoded",
+    "effective_sample_size",
     "entropy_of",
     "forward_kl",
     "hashed_uniform",
@@ -33,10 +36,12 @@ __all__ = [
     "jensen_shannon",
     "log_choose",
     "log_prob_of",
+    "mismatch",
     "probability_shift",
     "quantile",
     "renormalised",
     "reverse_kl",
+    "run_mean",
     "safe_divide",
     "scan",
     "score_loss",

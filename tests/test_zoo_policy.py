@@ -169,7 +169,6 @@ def test_a_column_that_a_setting_needs_is_asked_for_by_name(use: str, params: Ma
         (("dppo-tv", {"clip_ratio_low": 1.0, "clip_ratio_high": 1.0, "clip_ratio_c": 1.5}), ("cispo", {"imp_ratio_cap": 1.5})),
         (("high-entropy", {"top_entropy_quantile": 1.0}), ("ppo-clip", {"clip_ratio_high": 0.28})),
         (("opsm", {"opsm_delta": 99.0}), ("ppo-clip", {})),
-        (("m2po", {"m2_threshold": 99.0}), ("ppo-clip", {})),
     ],
     ids=lambda x: x[0],
 )  # fmt: skip

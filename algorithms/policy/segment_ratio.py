@@ -1,9 +1,7 @@
 """Segment ratio: one ratio per turn, between a token's and a whole conversation's."""
 
-import torch
-
 from ...batch import Sequences
-from ...numerics import accumulator, bounded, clipped_surrogate
+from ...numerics import bounded, clipped_surrogate, run_mean
 from ...registry import PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
@@ -36,10 +34,5 @@ def segment_ratio(
     goes through the mean, so the tokens of a turn share it. From ROLL.
     """
     first = (sequences.places == 0) | (turns != turns.roll(1, 0))
-    segment = first.cumsum(0) - 1
-    moved = log_prob - old_log_prob
-    wide = moved.new_zeros(moved.shape, dtype=accumulator(moved))  # no more segments than tokens: a shape that no data decides
-    total = wide.index_add(0, segment, moved.to(wide.dtype))
-    count = wide.index_add(0, segment, torch.ones_like(wide)).clamp(min=1)
-    log_ratio = (total / count).to(moved.dtype).index_select(0, segment)
+    log_ratio = run_mean(log_prob - old_log_prob, first)
     return clipped_surrogate(bounded(log_ratio, log_ratio_bound), advantages, clip_ratio_low, clip_ratio_high)

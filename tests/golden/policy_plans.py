@@ -35,7 +35,11 @@ class Plan:
     made: Mapping[str, Callable[[Record], Tensor]] = field(default_factory=dict)
     """Columns that follow from what the record says."""
     corrections: tuple[Term, ...] = ()
-    """What selects tokens before the first term; the denominators are those of the kept ones."""
+    """What weighs and selects tokens before the first term."""
+    denominator: str = "original"
+    """``kept``: tokens that a correction drops count no more."""
+    sees: Mapping[str, str] = field(default_factory=dict)
+    """Columns that the corrections take from elsewhere."""
     groups: str = "borders"
     """``uid``: the prompts that the case names."""
     cap: float | None = None
@@ -43,9 +47,8 @@ class Plan:
     metrics: Mapping[str, str] = field(default_factory=dict)
     """Theirs by ours."""
     tokens: str = "loss"
-    """What its loss of each token holds: the ``loss``, the ``weighted`` one, or something ``else``."""
-    dropped: str = ""
-    """The record holds the kept tokens and no loss; which measure of ours counts the others."""
+    """What its loss of each token holds: the ``loss``, the ``weighted`` one, or something ``else``; without terms the corrections'
+    ``weight`` or what they ``keep``."""
 
     def using(self, term: Term, **columns: str) -> "Plan":
         """Return the same plan around another loss, without its metrics."""

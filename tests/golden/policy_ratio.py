@@ -19,7 +19,7 @@ def gmpo(r: Record) -> Plan:
     selection = (
         [Term("high-entropy", {"top_entropy_quantile": h["top_entropy_quantile"]}, "correction")] if "top_entropy_quantile" in h else []
     )
-    return Plan(tuple(terms), "seq-mean-token-mean", empty="count", corrections=tuple(selection), columns=columns_of(r))
+    return Plan(tuple(terms), "seq-mean-token-mean", empty="count", corrections=tuple(selection), denominator="kept", columns=columns_of(r))
 
 
 def truncated(r: Record, how: dict[str, float | str]) -> Tensor:

@@ -80,17 +80,10 @@ def prime_rl(r: Record) -> Plan:
 
 
 def opsm(r: Record) -> Plan:
-    h = r["hyperparameters"]
     columns = {"rollout_log_prob": "rollout_log_prob" if "rollout_log_prob" in r["inputs"] else "old_log_prob"}
-    if r["framework"] == "trl":
-        plan = trl(r)
-        (term,) = plan.terms
-        return plan.using(Term("opsm", {**term.params, "opsm_delta": h["off_policy_mask_threshold"]}), **columns)
-    return Plan((Term("opsm", {"opsm_delta": h["opsm_delta"]}),), "token-sum", columns=columns, dropped="opsm_clipfrac")
-
-
-def m2po(r: Record) -> Plan:
-    return Plan((Term("m2po", r["hyperparameters"]),), "token-sum", dropped="m2_dropfrac")
+    plan = trl(r)
+    (term,) = plan.terms
+    return plan.using(Term("opsm", {**term.params, "opsm_delta": r["hyperparameters"]["off_policy_mask_threshold"]}), **columns)
 
 
 # ── regressions, of sequences and of groups ──────────────────────────────────────────────────────────────────────────
@@ -158,6 +151,6 @@ def sdar(r: Record) -> Plan:
 MODES = {
     "cispo": cispo, "rollout_is(icepop)": rollout_is, "tis_pg": tis_pg, "topr": topr, "dro": dro, "kimi15": dro, "opmd": opmd, "vespo": vespo,
     "decoupled_ppo": decoupled_ppo, "prime_rl_default": prime_rl, "prime_rl_ipo": prime_rl, "prime_rl_ref_kl": prime_rl,
-    "off_policy_seq_mask": opsm, "m2po_mask": m2po, "gvpo": gvpo, "real": real, "flowrl": flowrl, "a2po": a2po,
+    "off_policy_seq_mask": opsm, "gvpo": gvpo, "real": real, "flowrl": flowrl, "a2po": a2po,
     "opd_pg_k1": opd, "opd_kdrl": kdrl, "sdpo_sampled_token": sdpo, "iw_opd": iw_opd, "sdar": sdar,
 }  # fmt: skip

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lossary import aggregators, algorithms, estimators
 from lossary.batch import Batch
-from lossary.registry import Component, Totals, component_of
+from lossary.registry import Component, Level, Totals, component_of
 
 ELSEWHERE = os.environ.get("LOSSARY_GOLDEN_DIR")
 """A folder with other records of the same form; the tables then need not be used up."""
@@ -169,6 +169,24 @@ def call(kind: str, name: str, params: Mapping[str, Any], batch: Batch, totals: 
         for i in c.inputs
     ]
     return c.function(*columns, **c.params.model_validate(params).model_dump())
+
+
+Chain = Iterable[tuple[str, Mapping[str, Any]]]
+"""Corrections in the order in which they run, with their hyperparameters."""
+
+
+def corrected(batch: Batch, chain: Chain) -> tuple[Tensor, Tensor]:
+    """Return ``(weight, keep)`` of all tokens: each correction sees what the ones before it left, and a dropped token weighs nothing."""
+    tokens = torch.arange(batch.sequences.index.shape[0])
+    weight, product = torch.zeros(len(tokens), dtype=torch.float64), torch.ones(len(tokens), dtype=torch.float64)
+    for name, params in chain:
+        out = call("correction", name, params, batch.with_columns(Level.TOKEN, correction=product))
+        factor, keep = out[0] if isinstance(out[0], tuple) else out
+        product = product if factor is None else product * factor
+        if keep is not None:
+            batch, product, tokens = batch.select(keep), product[keep], tokens[keep]
+    keep = torch.zeros(len(weight), dtype=torch.bool).index_fill(0, tokens, True)
+    return weight.index_copy(0, tokens, product), keep
 
 
 def totals_of(batch: Batch, empty: str, given: Mapping[str, float]) -> Totals:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 from golden import estimator_advantages as advantages
+from golden import estimator_corrections as corrections
 from golden import estimator_kl as kl
 from golden import estimator_losses as losses
 from golden import estimator_vocabulary as vocabulary
@@ -56,6 +57,10 @@ DELIBERATE: Mapping[Key, tuple[str, str]] = {
         "counts-padding",
         "SkyRL takes the mean over all positions, padding included; ours over tokens.",
     ),
+    ("*", "item=mismatch/metrics/verl & data=empty-row"): (
+        "counts-padding",
+        "verl counts a row without any token as one of perplexity 1; ours as none.",
+    ),
 }
 """Records that differ on purpose: ``(reason, what differs)``. A word is one that ``words`` yields."""
 
@@ -78,20 +83,6 @@ PENDING: Mapping[Key, str] = {
     # KL, aggregations, values, entropy
     ("*", "item=agg/slime & calculate_per_token_loss=False & !sample_denoms=None"): "aggregation: lengths given from outside",
     ("*", "item=entropy/top_quantile_mask/*"): "token selection by entropy",
-    # rollout corrections
-    ("*", "item=mismatch/metrics/*"): "metrics of the distance between sampler and actor",
-    ("*", "item=mismatch/*_loss_fn/prime & !item=mismatch/ce_*"): "policy_loss/prime-rl: tokens are dropped by their change of probability",
-    ("*", "item=mismatch/is_weights/*"): "correction: weights",
-    ("*", "item=mismatch/is_correction/*"): "correction: weights",
-    ("*", "item=mismatch/vllm_is/*"): "correction: weights",
-    ("*", "item=mismatch/tis/*"): "correction: weights",
-    ("*", "item=mismatch/mis/*"): "correction: weights and rejection",
-    ("*", "item=mismatch/off_policy_correction/*"): "correction: weights and rejection",
-    ("*", "item=mismatch/train_infer/*"): "correction: weights and rejection",
-    ("*", "item=mismatch/rejection/*"): "correction: rejection",
-    ("*", "item=mismatch/m2po/*"): "correction: M2PO's rejection",
-    ("*", "item=mismatch/opsm/*"): "correction: rejection of sequences with a bad advantage",
-    ("*", "item=mismatch/off_policy_sequence_mask/*"): "correction: rejection of sequences with a bad advantage",
 }
 """Records of what is not there yet, by the component that they wait for."""
 
@@ -139,6 +130,18 @@ FAMILIES: tuple[tuple[Family, tuple[str, ...]], ...] = (
     (losses.agg, ("agg/",)),
     (losses.value_loss, ("value/clipped",)),
     (losses.likelihood, ("mismatch/ce_loss_fn/prime",)),
+    (corrections.verl, ("mismatch/is_weights/verl", "mismatch/rejection/verl")),
+    (corrections.trl, ("mismatch/vllm_is/",)),
+    (corrections.slime, ("mismatch/mis/",)),
+    (corrections.areal, ("mismatch/rejection/areal",)),
+    (corrections.roll, ("mismatch/train_infer/",)),
+    (corrections.m2po, ("mismatch/m2po/",)),
+    (corrections.off_policy_sequence, ("mismatch/opsm/", "mismatch/off_policy_sequence_mask/")),
+    (corrections.skyrl, ("mismatch/off_policy_correction/",)),
+    (corrections.nemo, ("mismatch/tis/",)),
+    (corrections.openrlhf, ("mismatch/is_correction/",)),
+    (corrections.prime, ("mismatch/default_loss_fn/", "mismatch/ipo_loss_fn/", "mismatch/ref_kl_loss_fn/")),
+    (corrections.metrics, ("mismatch/metrics/",)),
     (zoo.gae_decoupled, ("adv/gae/nemo",)),
     (zoo.gae_turn, ("adv/agentic_reinforce/",)),
     (zoo.vtrace, ("adv/vtrace/",)),
@@ -182,6 +185,8 @@ ROUNDED_INSIDE = {
     "value/clipped/verl": 1e-7,  # 1e-8 added to lengths
     "agg/openrlhf": 1e-7,  # the same
     "agg/roll/": 1e-7,  # the same
+    "mismatch/is_weights/verl": 1e-7,  # the same, and to means
+    "mismatch/metrics/verl": 1e-7,  # the same
 }
 """Items whose frameworks round or add an epsilon inside without their notes saying so, and what that costs."""
 

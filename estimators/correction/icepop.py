@@ -1,0 +1,39 @@
+"""IcePop: trust the ratio to the sampler inside a band around 1, and discard the token outside."""
+
+from ...numerics import bounded
+from ...registry import PerToken, correction
+from ...registry.hyper import LogRatioBound, NonNegative, Positive
+from .levels import Correction, distance, within
+
+
+@correction(
+    paper="arXiv:2510.18855",
+    scope="token",
+    compat={
+        "verl": '`rollout_is: token, rollout_is_threshold: "0.5_5.0"`, with `denominator: original`.',
+        "nemo-rl": "type `icepop`: the two ratios are `lower` and `upper`; `log_ratio_bound: null` and `denominator: original`.",
+        "openrlhf": "`is_correction_level: token, is_correction_mode: mask`, with `denominator: original`.",
+        "slime": "the custom function `icepop`: `tis_clip_low` and `tis_clip` are `lower` and `upper`, with `denominator: original`.",
+        "skyrl": "`rollout_is` has the current policy in the place of the old one: use the policy loss `rollout-is`.",
+    },
+)
+def icepop(
+    old_log_prob: PerToken,
+    rollout_log_prob: PerToken,
+    *,
+    lower: NonNegative = 0.5,
+    upper: Positive = 5.0,
+    strict: bool = False,
+    log_ratio_bound: LogRatioBound = 20.0,
+) -> Correction:
+    r"""Weigh each token by its own ratio of trainer to sampler inside a band, and drop it outside; ``masked-is`` has wider levels too.
+
+    .. math:: w_t = e^{d_t}, \qquad \text{kept where } lower \le w_t \le upper, \qquad d_t = \ell^{old}_t - \ell^{roll}_t
+
+    ``[N]``, without unit; with ``strict`` a token exactly on a bound is dropped too. No token looks at another, so no sequence is
+    needed. ``denominator: original`` is the paper's (a weight of 0), ``kept`` lets the others count for more. A token that the sampler
+    did not score has the weight 1. Bounds that cross raise ``ValueError``.
+    """
+    weight = bounded(distance(old_log_prob, rollout_log_prob), log_ratio_bound).exp()
+    keep = within(weight, lower, upper)
+    return weight, keep & (weight != lower) & (weight != upper) if strict else keep

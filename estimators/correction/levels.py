@@ -1,0 +1,56 @@
+"""What corrections share: how far trainer and sampler are apart token by token, and that distance at wider levels."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ...batch import Sequences
+from ...numerics import bounded, run_mean
+from ...registry import ColumnError, PerToken
+
+Over = Literal["token", "segment", "geometric", "sequence"]
+"""Level of a ratio: of the token, the geometric mean over its turn or over its sequence, the product over its sequence."""
+Aggregation = Literal["token", "segment", "mean", "sum", "max"]
+"""How a statistic of tokens is judged: each token's own, the mean over its turn, or mean, sum or maximum over its sequence."""
+Correction = tuple[PerToken | None, PerToken | None]
+"""``(weight, keep)`` of each token."""
+
+_AS: dict[Over, Aggregation] = {"token": "token", "segment": "segment", "geometric": "mean", "sequence": "sum"}
+
+
+def distance(old_log_prob: Tensor, rollout_log_prob: Tensor) -> Tensor:
+    """``[N]``: trainer less sampler [nats]; 0 where the sampler did not score the token (NaN)."""
+    return torch.where(rollout_log_prob.isnan(), 0.0, old_log_prob - rollout_log_prob)
+
+
+def gathered(x: Tensor, aggregation: Aggregation, sequences: Sequences, turns: Tensor | None) -> Tensor:
+    """``[N] -> [N]``: give each token what its statistic is judged by; ``segment`` without ``turns`` raises ``ColumnError``."""
+    if aggregation == "token":
+        return x
+    if aggregation == "segment":
+        if turns is None:
+            raise ColumnError("a correction by segment needs the column 'turns', which the batch does not bring.")
+        return run_mean(x, (sequences.places == 0) | (turns != turns.roll(1, 0)))
+    over = {"mean": sequences.mean, "sum": sequences.sum, "max": sequences.max}[aggregation]
+    return sequences.spread(over(x))
+
+
+def log_weight(
+    old_log_prob: Tensor, rollout_log_prob: Tensor, level: Over, sequences: Sequences, turns: Tensor | None, bound: float | None
+) -> Tensor:
+    """``[N]``: log of the importance weight at a level, clamped to ``+- bound``."""
+    return bounded(gathered(distance(old_log_prob, rollout_log_prob), _AS[level], sequences, turns), bound)
+
+
+def within(x: Tensor, lower: float | None, upper: float | None) -> Tensor:
+    """Return where ``lower <= x <= upper``; None is no bound, bounds that cross raise ``ValueError``."""
+    low, high = float("-inf") if lower is None else lower, float("inf") if upper is None else upper
+    if low > high:
+        raise ValueError(f"the lower bound {low:g} lies above the upper bound {high:g}, so nothing would be kept.")
+    return (x >= low) & (x <= high)
+
+
+def without(bad: Tensor, sequences: Sequences) -> Tensor:
+    """``[N]``: keep the tokens of sequences that have no bad token."""
+    return sequences.spread(sequences.sum(bad) == 0)

@@ -1,0 +1,49 @@
+"""Rejection by the log-ratio: drop what the trainer finds too much likelier, or too much less likely, than the sampler did."""
+
+import math
+
+from ...batch import Sequences
+from ...numerics import bounded
+from ...registry import PerToken, correction
+from ...registry.hyper import LogRatioBound, Positive
+from .levels import Aggregation, Correction, distance, gathered, within
+
+
+@correction(
+    aliases=("reject-ratio",),
+    scope="sequence",
+    compat={
+        "verl": '`token_k1`, `seq_sum_k1`, `seq_mean_k1`: its k1 bounds the inverse ratio, so "a_b" is `lower: 1/b, upper: 1/a`.',
+        "skyrl": "`sequence_mask_metric: geometric` is `agg: mean` (0.99, 1.01), `product` is `sum` (0.5, 2.0); `token_mask` is `token`.",
+        "openrlhf": "`is_correction_level: seq, is_correction_mode: mask` with gating `ratio` is `agg: mean`, then `truncated-is` "
+        "with `cap: null`.",
+        "nemo-rl": "type `seq-mask-tis` is `agg: mean`, then `truncated-is` with `cap: null`.",
+        "slime": "mis.py with `use_rs`: levels `token`, `sequence` and `geometric` are `agg` `token`, `sum` and `mean`.",
+        "areal": "`metric: ratio, action: mask` has its bounds in ratios like these.",
+        "roll": "the filters by ratio: `geometric` is `mean`, `sequence` is `sum`, `segment` is `segment`.",
+    },
+)
+def reject_k1(
+    old_log_prob: PerToken,
+    rollout_log_prob: PerToken,
+    sequences: Sequences,
+    turns: PerToken = None,  # type: ignore[assignment]
+    *,
+    agg: Aggregation = "sum",
+    lower: Positive | None = 0.5,
+    upper: Positive | None = 2.0,
+    log_ratio_bound: LogRatioBound = 20.0,
+) -> Correction:
+    r"""Keep where the ratio of trainer to sampler lies in a band, and weigh nothing; ``masked-is`` also weighs by it.
+
+    .. math:: \text{kept where } \ln lower \le \operatorname{agg}(d) \le \ln upper, \qquad d_t = \ell^{old}_t - \ell^{roll}_t
+
+    ``[N]``. The bounds are ratios old / rollout. verl's k1 is :math:`-d_t`, hence its bounds are those of the inverse ratio: only bounds
+    with ``lower = 1 / upper`` mean the same. By ``sum`` the product of the sequence's ratios is bounded, by ``mean`` their geometric
+    mean. Rejected tokens leave by selection, so ``denominator`` decides whether the others count for more. A token that the sampler did
+    not score has :math:`d_t = 0`; an empty sequence stays as it is. ``segment`` without ``turns`` raises ``ColumnError``, bounds that
+    cross ``ValueError``.
+    """
+    moved = bounded(distance(old_log_prob, rollout_log_prob), log_ratio_bound)
+    low, high = (None if b is None else math.log(b) for b in (lower, upper))
+    return None, within(gathered(moved, agg, sequences, turns), low, high)

@@ -1,0 +1,37 @@
+"""Rejection by the squared log-ratio: drop what has moved too far, whichever way."""
+
+from ...batch import Sequences
+from ...numerics import bounded
+from ...registry import PerToken, correction
+from ...registry.hyper import LogRatioBound, Positive
+from .levels import Aggregation, Correction, distance, gathered, within
+
+
+@correction(
+    scope="sequence",
+    compat={
+        "verl": "`token_k2`, `seq_sum_k2`, `seq_mean_k2`, `seq_max_k2`: the rest of the name is `agg`, the threshold is `upper`.",
+        "areal": "`metric: kl_k2, action: mask` with `level: token`, or with its `agg`; `denominator: original`.",
+        "torchrl": "`kl_mask_threshold` is `agg: token`.",
+    },
+)
+def reject_k2(
+    old_log_prob: PerToken,
+    rollout_log_prob: PerToken,
+    sequences: Sequences,
+    turns: PerToken = None,  # type: ignore[assignment]
+    *,
+    agg: Aggregation = "mean",
+    upper: Positive = 0.02,
+    log_ratio_bound: LogRatioBound = 20.0,
+) -> Correction:
+    r"""Keep where half the squared log-ratio is small; ``reject-k3`` punishes a likelier trainer more than a less likely one.
+
+    .. math:: \text{kept where } \operatorname{agg}(\tfrac12 d^2) \le upper, \qquad d_t = \ell^{old}_t - \ell^{roll}_t
+
+    ``[N]``, ``upper`` in squared nats. No sign can cancel, so a mean over a sequence notices what ``reject-k1`` averages away. Nothing
+    is weighed. Rejected tokens leave by selection, so ``denominator`` decides whether the others count for more. A token that the
+    sampler did not score has :math:`d_t = 0`; an empty sequence stays as it is. ``segment`` without ``turns`` raises ``ColumnError``.
+    """
+    moved = bounded(distance(old_log_prob, rollout_log_prob), log_ratio_bound)
+    return None, within(gathered(moved.square() / 2, agg, sequences, turns), None, upper)
