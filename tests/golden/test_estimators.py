@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 from golden import estimator_advantages as advantages
 from golden import estimator_losses as losses
+from golden import estimator_rewards as shaping
 from golden import estimator_zoo as zoo
 from golden.records import ESTIMATORS, Book, Key, Pairs, Record, Unmapped, difference, inputs, leaves
 from torch import Tensor
@@ -58,21 +59,6 @@ DELIBERATE: Mapping[Key, tuple[str, str]] = {
 """Records that differ on purpose: ``(reason, what differs)``. A word is one that ``words`` yields."""
 
 PENDING: Mapping[Key, str] = {
-    # advantages
-    ("*", "item=adv/*trl* & data=nan"): "rewards that are missing (NaN)",
-    ("*", "item=adv/grpo/prime & length_penalty.*"): "advantage/grpo with a length penalty",
-    ("*", "item=adv/opd/*"): "advantage/opd",
-    ("*", "item=adv/rlsd_reweight/*"): "advantage/rlsd",
-    ("*", "item=adv/a2po_vstar/*"): "advantage/a2po",
-    ("*", "item=adv/reinforce_plus_plus_baseline/slime"): "advantage less KL, token by token",
-    ("*", "item=norm/roll/running"): "advantage/whiten: running moments",
-    # rewards
-    ("*", "item=reward/overlong/*"): "reward shaping: overlong",
-    ("*", "item=reward/stop_properly/*"): "reward shaping: truncated",
-    ("*", "item=reward/repetition/*"): "reward shaping: repetition",
-    ("*", "item=reward/kl_in_reward/*"): "reward shaping: clipped",
-    ("*", "item=reward/pf_ppo_weights/*"): "sample selection: weights by reward",
-    ("*", "item=filter/*"): "sample selection: groups without variance",
     # KL, aggregations, values, entropy
     ("*", "item=kl/openrlhf/unbiased/*"): "kl: weighted by the importance ratio",
     ("*", "item=kl/slime/importance_ratio/*"): "kl: weighted by the importance ratio",
@@ -80,12 +66,10 @@ PENDING: Mapping[Key, str] = {
     ("*", "item=kl/nemo/* & importance_weights=vs_rollout"): "kl: weighted by the importance ratio",
     ("*", "item=kl/nemo/k[12] & importance_weights=on_policy_trick"): "kl: weighted by the importance ratio",
     ("*", "item=kl/roll/full"): "kl/full: over the vocabulary",
-    ("*", "item=agg/slime & calculate_per_token_loss=False & !sample_denoms=None"): "aggregation: lengths given from outside",
     ("*", "item=value/two_hot/*"): "value_loss/two-hot",
     ("*", "item=entropy/from_logits"): "the head: entropy from logits",
     ("*", "item=entropy/chunked/*"): "the head: entropy from logits",
     ("*", "item=entropy/sum_pi_squared"): "the head: sum of squared probabilities from logits",
-    ("*", "item=entropy/top_quantile_mask/*"): "token selection by entropy",
     ("*", "item=entropy/adaptive_controller/*"): "coefficient/adaptive-entropy",
     # distillation and rollout corrections
     ("*", "item=distill/*"): "distillation",
@@ -136,6 +120,20 @@ def words(r: Record) -> Iterator[str]:
 
 Family = Callable[[Record], Pairs]
 FAMILIES: tuple[tuple[Family, tuple[str, ...]], ...] = (
+    (shaping.overlong, ("reward/overlong/",)),
+    (shaping.stop_properly, ("reward/stop_properly/",)),
+    (shaping.repetition, ("reward/repetition/",)),
+    (shaping.clipped_less_kl, ("reward/kl_in_reward/",)),
+    (shaping.pf_ppo, ("reward/pf_ppo_weights/",)),
+    (shaping.length_penalty, ("adv/grpo/prime",)),
+    (shaping.components, ("adv/grpo/trl/sum_then_normalize/", "adv/rloo/trl")),
+    (shaping.opd, ("adv/opd/",)),
+    (shaping.rlsd, ("adv/rlsd_reweight/",)),
+    (shaping.a2po, ("adv/a2po_vstar/",)),
+    (shaping.less_kl, ("adv/reinforce_plus_plus_baseline/slime",)),
+    (shaping.running, ("norm/roll/running",)),
+    (shaping.zero_variance, ("filter/zero_variance/",)),
+    (shaping.high_entropy, ("entropy/top_quantile_mask/",)),
     (losses.kl, ("kl/",)),
     (losses.controller, ("kl_controller/",)),
     (losses.agg, ("agg/",)),
@@ -184,6 +182,9 @@ ROUNDED_INSIDE = {
     "value/clipped/verl": 1e-7,  # 1e-8 added to lengths
     "agg/openrlhf": 1e-7,  # the same
     "agg/roll/": 1e-7,  # the same
+    "reward/overlong/areal": 1e-6,  # the penalty is float32
+    "reward/pf_ppo_weights/": 1e-7,  # the weights are float32
+    "norm/roll/running": 1e-6,  # the moments are float32
 }
 """Items whose frameworks round or add an epsilon inside without their notes saying so, and what that costs."""
 
