@@ -42,6 +42,11 @@ class World:
             "prm_log_prob": log_probs(),
             "log_z": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),
             "noise": self.dirty(torch.rand(rows, width, generator=g, dtype=torch.float64), garbage).to(dtype),
+            "frozen_rewards": torch.randn(rows, 4, generator=g, dtype=torch.float64).to(dtype),
+            "rollout_lengths": self.mask.sum(1) + torch.arange(rows) % 3,
+            "token_ids": torch.randint(0, 3, (rows, width), generator=g),
+            "sequence_ids": torch.arange(rows) + 100,
+            "state_ids": torch.arange(rows) % 2,
         }
 
     def dirty(self, x: Tensor, garbage: float) -> Tensor:
