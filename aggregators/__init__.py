@@ -7,6 +7,7 @@ from ..registry import hookimpl
 from .constant_divisor import constant_divisor
 from .group_mean import group_mean
 from .length_power import length_power
+from .rollout_mean import rollout_mean
 from .seq_mean_token_mean import seq_mean_token_mean
 from .seq_mean_token_sum import seq_mean_token_sum
 from .seq_mean_token_sum_norm import seq_mean_token_sum_norm
@@ -25,5 +26,6 @@ def lossary_components() -> Iterable[Callable[..., Any]]:
         seq_mean_token_sum_norm,
         group_mean,
         length_power,
+        rollout_mean,
         constant_divisor,
     ]

@@ -115,7 +115,7 @@ class Batch:
             raise ColumnError("from_packed needs either lengths or cu_seqlens.")
         device = next((x.device for x in (response_mask, *columns.values()) if isinstance(x, Tensor)), torch.device("cpu"))
         told = torch.as_tensor(lengths if lengths is not None else _between(cu_seqlens))
-        if told.dim() != 1 or told.is_floating_point():
+        if told.dim() != 1 or (told.is_floating_point() and len(told)):
             raise ColumnError(f"lengths are {told.dtype} {list(told.shape)}; expected one integer per sequence.")
         spans = tuple(told.tolist())
         outside = _end_to_end(spans, told.to(device, torch.long) if told.device == device else upload(spans, device), response_mask)

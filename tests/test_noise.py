@@ -88,7 +88,7 @@ def test_over_ranks_it_is_keyed_by_the_ids_of_sequences_and_refused_without():
         noise[len(cut)] = torch.cat(SimulatedRanks.run(len(cut), drawn))
     assert torch.equal(noise[1], noise[2])
     with pytest.raises(ColumnError, match="needs the column 'sequence_ids'"):
-        SimulatedRanks.run(2, lambda ranks, _: lossary.Objective(plan, ranks).weigh(world.batch().without(["noise"])))
+        SimulatedRanks.run(2, lambda ranks, _: lossary.Objective(plan, ranks).weigh(world.batch().without(["noise", "sequence_ids"])))
 
 
 def test_noise_that_the_batch_brings_is_used():

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from worlds import World
+from worlds import FROZEN, TRAINED, World
 
 import lossary
 from lossary.batch import SimulatedRanks
@@ -137,7 +137,7 @@ def test_garbage_under_the_mask_changes_no_bit(sections):
 def test_padded_packed_and_nested_agree(sections):
     objective, world = composed(sections), World(3)
     want = whole(objective, world)
-    flat = {k: v[world.mask] if v.shape == world.mask.shape else v for k, v in world.columns.items()}
+    flat = {k: v[world.mask] if v.shape[:2] == world.mask.shape else v for k, v in world.columns.items()}
     packed = lossary.Batch.from_packed(world.mask.sum(1), **flat)
     leaves = {k: v.detach()[world.mask].requires_grad_() for k, v in world.leaves().items()}
     out = objective.loss(objective.weigh(packed), **{k: v for k, v in leaves.items()})
@@ -148,7 +148,7 @@ def test_padded_packed_and_nested_agree(sections):
 
     jag = lambda v: torch.nested.nested_tensor(list(v), layout=torch.jagged)  # noqa: E731
     nested = lossary.Batch.from_nested(
-        jag(world.mask), **{k: jag(v) if v.shape == world.mask.shape else v for k, v in world.columns.items()}
+        jag(world.mask), **{k: jag(v) if v.shape[:2] == world.mask.shape else v for k, v in world.columns.items()}
     )
     out = objective.loss(objective.weigh(nested), **{k: jag(v.detach()) for k, v in world.leaves().items()})
     assert torch.equal(out.total, want[0])
@@ -196,6 +196,8 @@ def test_extreme_log_ratios_stay_finite_in_float32(sections, drift):
     for name in ("old_log_prob", "ref_log_prob", "rollout_log_prob", "teacher_log_prob"):
         world.columns[name] = torch.where(torch.rand(world.mask.shape) < 0.5, world.log_prob - drift, world.log_prob - 0.1)
     world.columns["advantages"] = torch.randint(-1, 2, world.mask.shape).float()
+    for name in ("logits", "value_logits", *FROZEN):
+        setattr(world, name, torch.where(torch.rand(getattr(world, name).shape) < 0.5, drift, 0.1))
     total, grads, metrics = whole(objective, world)
     assert total.isfinite()
     assert all(g.isfinite().all() for g in grads.values())
@@ -208,11 +210,11 @@ def test_half_precision_is_widened_at_the_door(sections, half):
     """The loss of bf16 inputs is the float32 loss of the same numbers: nothing is rounded on the way."""
     objective, world = composed(sections), World(8, dtype=torch.float32)
     rounded = World(8, dtype=torch.float32)
-    for name in ("log_prob", "entropy", "values"):
+    for name in (*TRAINED, *FROZEN):
         setattr(rounded, name, getattr(world, name).to(half).float())
     rounded.columns = {k: v.to(half).float() if v.is_floating_point() else v for k, v in world.columns.items()}
     want = whole(objective, rounded)
-    for name in ("log_prob", "entropy", "values"):
+    for name in (*TRAINED, *FROZEN):
         setattr(world, name, getattr(world, name).to(half))
     world.columns = {k: v.to(half) if v.is_floating_point() else v for k, v in world.columns.items()}
     got = whole(objective, world)

@@ -16,7 +16,8 @@ from worlds import World
 from lossary.batch import Batch
 from lossary.registry import ColumnError, Component
 
-ESTIMATORS = [c for (kind, _), c in COMPONENTS.items() if kind == "advantage"]
+ESTIMATORS = [c for (kind, _), c in COMPONENTS.items() if kind in ("advantage", "reward", "filter", "correction")]
+REQUIRED = {"overlong": {"max_resp_len": 6, "overlong_buffer_len": 3}, "seq-logprob-error": {"seq_logprob_error_threshold": 2.0}}
 
 
 def binomial(n: int, k: int) -> int:
@@ -112,22 +113,41 @@ def test_gae_by_the_turn_by_a_plain_loop(bootstrap: str) -> None:
     torch.testing.assert_close(ours, torch.tensor(want, dtype=torch.float64), rtol=1e-9, atol=1e-9)
 
 
+def arguments(component: Component, batch: Batch) -> tuple[list[Any], dict[str, Any]]:
+    """Return what stands before ``*`` and after it, as the pipeline gives them in the first step."""
+    params = component.params(**REQUIRED.get(component.name, {})).model_dump()
+    state = component.init(**params) if component.init is not None else None
+    special = {"sequences": batch.sequences, "state": state, "correction": torch.ones_like(batch["log_prob"])}
+    columns = [
+        special[i.name] if i.name in special else batch.column(i.name, i.level) if i.name in batch else None for i in component.inputs
+    ]
+    return columns, params
+
+
+def tensors(component: Component, made: Any) -> list[torch.Tensor]:
+    """Return the results without reports and states."""
+    if component.kind.name == "correction":
+        return [x for x in (made[0] if isinstance(made[0], tuple) else made) if x is not None]
+    result = made[0] if isinstance(made, tuple) else made
+    return list(result.values()) if isinstance(result, dict) else [result]
+
+
+def paying(world: World) -> Batch:
+    return world.batch(trained=True, token_rewards=world.columns["returns"] * world.mask, prompt_lengths=torch.arange(len(world.mask)))
+
+
 @pytest.mark.parametrize("component", ESTIMATORS, ids=lambda c: c.name)
 def test_an_estimator_runs_where_there_is_no_data_to_look_at(component: Component) -> None:
     """Fake tensors have shapes but no values, so no shape and no branch depends on one."""
     world = World(3)
-    batch = world.batch(token_rewards=world.columns["returns"] * world.mask)
+    given, params = arguments(component, paying(world))
     mode = FakeTensorMode()
 
     def fake(tree: Any) -> Any:
         return tree_map_only(torch.Tensor, mode.from_tensor, tree)
 
-    given = [
-        batch.sequences if i.name == "sequences" else batch.column(i.name, i.level) if i.name in batch else None for i in component.inputs
-    ]
     with mode:
-        made = component.function(*fake(given), **component.params().model_dump())
-        sizes = {x.shape[0] for x in (made.values() if isinstance(made, dict) else [made])}
+        sizes = {x.shape[0] for x in tensors(component, component.function(*fake(given), **params))}
     assert sizes <= {int(world.mask.sum()), len(world.mask)}
 
 
@@ -136,12 +156,8 @@ def test_an_estimator_of_nothing_gives_nothing(component: Component) -> None:
     """Rows without a single sampled token: no NaN, no error."""
     world = World(4)
     world.mask[:] = False
-    batch = world.batch(token_rewards=world.columns["returns"] * world.mask)
-    given = [
-        batch.sequences if i.name == "sequences" else batch.column(i.name, i.level) if i.name in batch else None for i in component.inputs
-    ]
-    made = component.function(*given, **component.params().model_dump())
-    assert all(x.isfinite().all() for x in (made.values() if isinstance(made, dict) else [made]))
+    given, params = arguments(component, paying(world))
+    assert all(x.isfinite().all() for x in tensors(component, component.function(*given, **params)))
 
 
 @pytest.mark.parametrize("delta", [0.5, 10.0])

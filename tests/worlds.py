@@ -9,6 +9,12 @@ from lossary import Batch
 from lossary.registry import FIELDS, Component, Level
 
 
+TRAINED = ("log_prob", "entropy", "values", "logits", "value_logits")
+"""What the models that are trained give."""
+FROZEN = ("ref_logits", "teacher_logits")
+"""What the others give inside the loss."""
+
+
 class World:
     """A batch as the outside sees it: a mask and columns that hold garbage wherever nothing was sampled."""
 
@@ -21,7 +27,12 @@ class World:
         def log_probs() -> Tensor:
             return self.dirty(-torch.rand(rows, width, generator=g, dtype=torch.float64) * 3, garbage).to(dtype)
 
+        def words(n: int) -> Tensor:
+            return self.dirty(torch.randn(rows, width, n, generator=g, dtype=torch.float64), garbage).to(dtype)
+
         self.log_prob, self.entropy, self.values = log_probs(), -log_probs(), log_probs()
+        self.logits, self.value_logits, self.ref_logits, self.teacher_logits = words(7), words(5), words(7), words(7)
+        likeliest = torch.where(self.mask[..., None], self.teacher_logits, 0.0).log_softmax(-1).topk(3)
         self.columns: dict[str, Tensor] = {
             "old_log_prob": (self.log_prob + self.dirty(torch.randn(rows, width, generator=g, dtype=torch.float64) * 0.3, garbage)).to(
                 dtype
@@ -44,13 +55,20 @@ class World:
             "component_rewards": torch.randn(rows, 2, generator=g, dtype=torch.float64).to(dtype),
             "baseline_rewards": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),
             "sum_pi_squared": self.dirty(torch.rand(rows, width, generator=g, dtype=torch.float64), garbage).to(dtype),
+            "teacher_topk_log_prob": self.dirty(likeliest.values, garbage),
+            "teacher_topk_ids": likeliest.indices,
             "prm_log_prob": log_probs(),
             "log_z": torch.randn(rows, generator=g, dtype=torch.float64).to(dtype),
             "noise": self.dirty(torch.rand(rows, width, generator=g, dtype=torch.float64), garbage).to(dtype),
+            "frozen_rewards": torch.randn(rows, 4, generator=g, dtype=torch.float64).to(dtype),
+            "rollout_lengths": self.mask.sum(1) + torch.arange(rows) % 3,
+            "token_ids": torch.randint(0, 3, (rows, width), generator=g),
+            "sequence_ids": torch.arange(rows) + 100,
+            "state_ids": torch.arange(rows) % 2,
         }
 
     def dirty(self, x: Tensor, garbage: float) -> Tensor:
-        return torch.where(self.mask, x, garbage)
+        return torch.where(self.mask if x.dim() == 2 else self.mask[..., None], x, garbage)
 
     def batch(self, rows: list[int] | None = None, *, trained: bool = False, **more: Tensor) -> Batch:
         """Cross the border with all rows, or some; ``trained``: with the model's outputs too."""
@@ -61,21 +79,13 @@ class World:
         return Batch.from_padded(self.mask[chosen], **columns)
 
     def leaves(self) -> dict[str, Tensor]:
-        """Fresh leaves for the model's outputs."""
-        return {k: getattr(self, k).clone().requires_grad_() for k in ("log_prob", "entropy", "values")}
+        """Fresh leaves for the models' outputs; those of the frozen ones want no gradient."""
+        return {k: getattr(self, k).clone().requires_grad_(k in TRAINED) for k in (*TRAINED, *FROZEN)}
 
 
-OVER_WORDS = (*(name for name, c in FIELDS.items() if c.level is Level.VOCAB), "teacher_topk_log_prob", "teacher_topk_ids")
-"""Columns with one value per token and word, or some words."""
-
-
-def over_words(name: str, tokens: int, words: int = 7, some: int = 3) -> Tensor:
-    """Return one of them, packed; the teacher's top K is that of its logits."""
-    if name.startswith("teacher_topk"):
-        top = over_words("teacher_logits", tokens, words).log_softmax(-1).topk(some)
-        return top.indices if name.endswith("ids") else top.values
-    g = torch.Generator().manual_seed(len(name))
-    return torch.randn(tokens, words, generator=g, dtype=torch.float64)
+def over_words(name: str, tokens: int, words: int = 7) -> Tensor:
+    """Return a column with one value per token and word, which a batch does not hold."""
+    return torch.randn(tokens, words, generator=torch.Generator().manual_seed(len(name)), dtype=torch.float64)
 
 
 def columns_of(component: Component, batch: Batch, *, requires_grad: bool = False) -> tuple[list[Any], dict[str, Tensor]]:
@@ -87,7 +97,7 @@ def columns_of(component: Component, batch: Batch, *, requires_grad: bool = Fals
             columns.append(batch.sequences)
         elif i.name == "step":
             columns.append(torch.tensor(3.0, dtype=torch.float64))
-        elif i.name in OVER_WORDS:
+        elif i.name in FIELDS and FIELDS[i.name].level is Level.VOCAB:
             x = over_words(i.name, batch.sequences.index.shape[0])
             if FIELDS[i.name].differentiable and requires_grad:
                 x = leaves[i.name] = x.requires_grad_()

@@ -18,8 +18,8 @@ from .distill import Beta
 def distill_student_topk(
     logits: Vocab,
     teacher_logits: Vocab,
-    log_prob: PerToken = None,  # type: ignore[assignment]
-    old_log_prob: PerToken = None,  # type: ignore[assignment]
+    log_prob: PerToken | None = None,
+    old_log_prob: PerToken | None = None,
     *,
     topk: Count = 100,
     beta: Beta = 0.5,

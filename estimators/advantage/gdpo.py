@@ -1,24 +1,32 @@
 """GDPO: every component of the reward is measured in its own units before they are added up."""
 
-from typing import Annotated, Literal
+from typing import Literal
 
 import torch
-from pydantic import Field
+from torch import Tensor
 
 from ...batch import Sequences
 from ...numerics import safe_divide
-from ...registry import ColumnError, PerSequence, PerToken, advantage_estimator
+from ...registry import PerSequence, PerToken, advantage_estimator
 from ...registry.hyper import NonNegative
+from .components import Weights, shares
 from .groups import Singleton
 from .grpo import grpo
 from .grpo_leave_one_out import grpo_leave_one_out
-from .whiten import whiten
-
-Weight = Annotated[float, Field(allow_inf_nan=False)]
-Weights = Annotated[tuple[Weight, ...] | None, Field(description="one weight per component; null: all 1")]
+from .missing import among, present_moments
 
 
-@advantage_estimator(paper="arXiv:2601.05242", scope="step")
+@advantage_estimator(
+    aliases=("normalize_then_sum",),
+    paper="arXiv:2601.05242",
+    scope="step",
+    compat={
+        "verl": "use `gdpo: {singleton: reward}` with gdpo_reward_weights as `weights`.",
+        "trl": "use `gdpo: {over: sequences, epsilon: 1e-4, step_epsilon: 1e-4}` for multi_objective_aggregation 'normalize_then_sum'.",
+        "ms-swift": "use `gdpo: {over: sequences, epsilon: 1e-8, step_epsilon: 1e-8}` for scale_rewards 'gdpo'.",
+        "nemo-rl": "use `gdpo: {over: sequences, baseline: others, step_epsilon: 0}`; its components are sorted by name.",
+    },
+)
 def gdpo(
     component_rewards: PerSequence,
     sequences: Sequences,
@@ -37,21 +45,29 @@ def gdpo(
 
     ``[N]``, without unit. The moments are those of ``whiten`` over tokens; over ``sequences`` (TRL, NeMo) the deviation is that of the
     :math:`x_i` and :math:`\epsilon_{step}` is added to it. ``baseline: others`` is ``grpo-leave-one-out`` with ``others-std`` (NeMo). A
-    component that is tied in its group gives 0 there. As many weights as components, else ``ColumnError``.
+    component that is tied in its group gives 0 there, and so does one that does not apply (NaN), which is left out of the group. A sequence
+    without a single reward gives 0 and is left out of the step. As many weights as components, else ``ColumnError``.
     """
     parts = component_rewards.unbind(1)
-    shares = (1.0,) * len(parts) if weights is None else weights
-    if len(shares) != len(parts):
-        raise ColumnError(f"gdpo has {len(shares)} weights, but 'component_rewards' has {len(parts)} components.")
-    scores = [
-        grpo(x, sequences, epsilon=epsilon, singleton=singleton)
-        if baseline == "group"
-        else grpo_leave_one_out(x, sequences, scale="others-std", epsilon=epsilon, singleton=singleton)
-        for x in parts
-    ]
-    total = torch.stack([w * x for w, x in zip(shares, scores, strict=True)]).sum(0)
+    present = ~component_rewards.isnan().all(1)
+
+    def score(x: Tensor) -> Tensor:
+        given = ~x.isnan()
+        x, inside = torch.where(given, x, 0.0), among(given, sequences)
+        if baseline == "group":
+            found = grpo(x, inside, epsilon=epsilon, singleton=singleton)
+        else:
+            found = grpo_leave_one_out(x, inside, scale="others-std", epsilon=epsilon, singleton=singleton)
+        return torch.where(given, found, 0.0)
+
+    total = torch.stack([w * score(x) for w, x in zip(shares("gdpo", weights, len(parts)), parts, strict=True)]).sum(0)
     if over == "sequences":
-        _, mean, variance = sequences.moments(total)
-        total = safe_divide(total.to(mean.dtype) - mean, variance.sqrt() + step_epsilon).to(total.dtype)
-    spread = sequences.spread(total)
-    return whiten(spread, sequences, epsilon=step_epsilon) if over == "tokens" else spread
+        mean, variance = present_moments(total, present, sequences)
+        white = safe_divide(total.to(mean.dtype) - mean, variance.sqrt() + step_epsilon)
+        return sequences.spread(torch.where(present, white, 0.0).to(total.dtype))
+    spread, there = sequences.spread(total), sequences.spread(present)
+    if over == "none":
+        return spread
+    mean, variance = present_moments(spread, there, sequences)
+    white = safe_divide(spread.to(mean.dtype) - mean, (variance + step_epsilon).sqrt())
+    return torch.where(there, white, 0.0).to(total.dtype)

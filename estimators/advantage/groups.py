@@ -23,10 +23,15 @@ def centred(rewards: Tensor, sequences: Sequences, singleton: Singleton) -> tupl
     exact = rewards.to(accumulator(rewards))
     apart = exact - sequences.group_spread(sequences.group_mean(exact))
     deviation = sequences.group_spread(sequences.group_std(exact))
-    size = sequences.group_spread(sequences.group_mean(exact.square()).sqrt())
-    tied = deviation <= _ROUNDINGS * torch.finfo(rewards.dtype).eps * size
+    tied = deviation <= rounding(rewards, sequences)
     apart = torch.where(tied, 0.0, apart)
     if singleton == "reward":
         alone = sequences.group_spread(sequences.group_size()) == 1
         apart, deviation = torch.where(alone, exact, apart), torch.where(alone, 1.0, deviation)
     return apart, deviation
+
+
+def rounding(rewards: Tensor, sequences: Sequences) -> Tensor:
+    """Return ``[S]``: how large the deviation of a group may be and still be the rounding of its rewards."""
+    size = sequences.group_mean(rewards.to(accumulator(rewards)).square()).sqrt()
+    return sequences.group_spread(_ROUNDINGS * torch.finfo(rewards.dtype).eps * size)

@@ -24,6 +24,19 @@ class Standings:
         """``[S]``: how many of its group stand below each sequence of this rank."""
         return self.ladder.places.index_select(0, self.mine)
 
+    def lowest(self, sequences: Sequences) -> Tensor:
+        """``[S]``: the lowest score of each sequence's group."""
+        return sequences.group_spread(self._step(self.ladder.offsets))
+
+    def highest(self, sequences: Sequences) -> Tensor:
+        """``[S]``: the highest score of each sequence's group."""
+        return sequences.group_spread(self._step(self.ladder.offsets + self.ladder.lengths - 1))
+
+    def _step(self, which: Tensor) -> Tensor:
+        """``[G] -> [G]``: the scores at places of the ladder; what an unused slot gets means nothing."""
+        spare = torch.cat([self.scores, self.scores.new_zeros(1)])
+        return spare.index_select(0, which.clamp(0, self.scores.shape[0]))
+
 
 def standings(scores: Tensor, sequences: Sequences) -> Standings:
     """Sort ``scores [S]`` within groups, over all ranks: ``O(n log n)``, and all shapes follow from shapes.

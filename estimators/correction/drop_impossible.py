@@ -8,7 +8,7 @@ from .levels import Correction
 def drop_impossible(
     log_prob: PerToken,
     old_log_prob: PerToken,
-    rollout_log_prob: PerToken = None,  # type: ignore[assignment]
+    rollout_log_prob: PerToken | None = None,
 ) -> Correction:
     r"""Drop a token whose log-probability is infinite on any side: no clip makes sense of it, and counting it as ratio 0 shrinks the loss.
 

@@ -22,7 +22,7 @@ def masked_is(
     old_log_prob: PerToken,
     rollout_log_prob: PerToken,
     sequences: Sequences,
-    turns: PerToken = None,  # type: ignore[assignment]
+    turns: PerToken | None = None,
     *,
     level: Over = "token",
     lower: NonNegative | None = 0.5,

@@ -23,8 +23,8 @@ def off_policy_sequence(
     log_prob: PerToken,
     advantages: PerToken,
     sequences: Sequences,
-    old_log_prob: PerToken = None,  # type: ignore[assignment]
-    rollout_log_prob: PerToken = None,  # type: ignore[assignment]
+    old_log_prob: PerToken | None = None,
+    rollout_log_prob: PerToken | None = None,
     *,
     behaviour: Literal["rollout", "old"] = "rollout",
     opsm_delta: NonNegative = 0.1,

@@ -27,7 +27,7 @@ def reject_k1(
     old_log_prob: PerToken,
     rollout_log_prob: PerToken,
     sequences: Sequences,
-    turns: PerToken = None,  # type: ignore[assignment]
+    turns: PerToken | None = None,
     *,
     agg: Aggregation = "sum",
     lower: Positive | None = 0.5,

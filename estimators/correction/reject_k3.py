@@ -20,7 +20,7 @@ def reject_k3(
     old_log_prob: PerToken,
     rollout_log_prob: PerToken,
     sequences: Sequences,
-    turns: PerToken = None,  # type: ignore[assignment]
+    turns: PerToken | None = None,
     *,
     agg: Aggregation = "mean",
     upper: Positive = 0.01,

@@ -22,7 +22,7 @@ def reject_probability(
     old_log_prob: PerToken,
     rollout_log_prob: PerToken,
     sequences: Sequences,
-    turns: PerToken = None,  # type: ignore[assignment]
+    turns: PerToken | None = None,
     *,
     agg: Aggregation = "token",
     lower: float | None = -0.2,

@@ -20,7 +20,7 @@ def target_ess(
     old_log_prob: PerToken,
     rollout_log_prob: PerToken,
     sequences: Sequences,
-    turns: PerToken = None,  # type: ignore[assignment]
+    turns: PerToken | None = None,
     *,
     fraction: Annotated[float, Field(gt=0, le=1)] = 0.9,
     by: Literal["temper", "cap"] = "temper",

@@ -25,7 +25,7 @@ def truncated_is(
     old_log_prob: PerToken,
     rollout_log_prob: PerToken,
     sequences: Sequences,
-    turns: PerToken = None,  # type: ignore[assignment]
+    turns: PerToken | None = None,
     *,
     level: Over = "token",
     cap: Positive | None = 2.0,

@@ -48,7 +48,9 @@ def weighing(r: Record, width: int) -> Weighing:
         norm = {"loss_scale_factor": h["max_seq_len"]} if mode[0].endswith("norm") else {}
         return Weighing(name or mode[0].replace("_", "-"), norm, empty="count")
     if framework == "slime":
-        return Weighing("token-sum") if h["calculate_per_token_loss"] else Weighing("seq-mean-token-mean", {}, {"sequences": 1.0})
+        if h["calculate_per_token_loss"]:
+            return Weighing("token-sum")
+        return Weighing("seq-mean-token-mean" if h["sample_denoms"] is None else "rollout-mean", {}, {"sequences": 1.0})
     if framework == "trl":
         accumulated = h["gradient_accumulation_steps"]
         dapo = h["num_items_in_batch"] / h["num_processes"] * accumulated / h["steps_per_generation"]
@@ -85,7 +87,9 @@ def agg(r: Record) -> Pairs:
     leaf, mask = i["loss_mat"].clone().requires_grad_(), i["mask"]
     borders = r["hyper"].get("prompt_boundaries", [[0, len(mask)]])
     groups = [g for g, (begin, end) in enumerate(borders) for _ in range(begin, end)]
-    batch = Batch.from_padded(mask, log_prob=leaf, group_ids=groups)
+    denominators = r["hyper"].get("sample_denoms")
+    split = {"rollout_lengths": torch.tensor(denominators)} if denominators else {}
+    batch = Batch.from_padded(mask, log_prob=leaf, group_ids=groups, **split)
     weighted = weights(weighing(r, mask.shape[1]), batch) * batch["log_prob"]
     loss = weighted.sum()
     loss.backward()

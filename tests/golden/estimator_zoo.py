@@ -207,7 +207,7 @@ def gdpo(r: Record) -> Pairs:
         params = {"weights": h["reward_weights"], "over": "sequences", "baseline": baseline, "step_epsilon": 0.0}
         return [("advantages", advantage("gdpo", params, batch), theirs["advantages_per_sample"])]
     parts, wanted = i["rewards_per_func"], theirs["advantages"]
-    batch = single(parts[:, 0], h["num_generations"], component_rewards=parts)
+    batch = single(torch.zeros(len(parts), dtype=torch.float64), h["num_generations"], component_rewards=parts)
     epsilon = h["eps"] if framework == "trl" else 1e-8
     params = {"weights": i["reward_weights"].tolist(), "over": "sequences", "epsilon": epsilon, "step_epsilon": epsilon}
     return [("advantages", advantage("gdpo", params, batch), wanted)]

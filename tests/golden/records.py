@@ -42,7 +42,7 @@ class Unmapped(LookupError):
     """A record that is neither compared nor in one of the tables."""
 
     def __init__(self, r: Record) -> None:
-        super().__init__(f"{r['id']} says something new: map it onto a component, or enter it in DELIBERATE or PENDING.")
+        super().__init__(f"{r['id']} says something new: map it onto a component, or enter it in DELIBERATE.")
 
 
 def leaves(x: Any, path: str) -> Iterator[str]:
@@ -64,7 +64,7 @@ def fits(key: Key, framework: str, words: tuple[str, ...]) -> bool:
 
 @dataclass(frozen=True)
 class Book:
-    """The records of one file, each on one of three piles."""
+    """The records of one file, each compared or deliberately different."""
 
     name: str
     raw: list[Record]
@@ -73,7 +73,6 @@ class Book:
     differences: Callable[[Record], list[str]]
     """What of a record ours does not meet."""
     deliberate: Mapping[Key, tuple[str, str]]
-    pending: Mapping[Key, str]
 
     def __post_init__(self) -> None:
         BOOKS.append(self)
@@ -85,9 +84,8 @@ class Book:
     @cached_property
     def rows(self) -> Mapping[str, Key | None]:
         """By record the first row of a table that it fits; those with none are compared."""
-        keys = [*self.deliberate, *self.pending]
         said = {i: tuple(self.words(r)) for i, r in self.records.items()}
-        return {i: next((k for k in keys if fits(k, r["framework"], said[i])), None) for i, r in self.records.items()}
+        return {i: next((k for k in self.deliberate if fits(k, r["framework"], said[i])), None) for i, r in self.records.items()}
 
     @property
     def compared(self) -> list[str]:
@@ -97,14 +95,11 @@ class Book:
         return [i for i, found in self.rows.items() if found == key]
 
     def summary(self) -> str:
-        on_purpose, waiting = (sum(key in table for key in self.rows.values()) for table in (self.deliberate, self.pending))
-        return f"{self.name}: {len(self.compared)} compared + {on_purpose} deliberate + {waiting} pending = {len(self.raw)} records"
+        return f"{self.name}: {len(self.compared)} compared + {len(self.raw) - len(self.compared)} deliberate = {len(self.raw)} records"
 
     def check_sum(self) -> None:
         assert len(self.records) == len(self.raw), "an id occurs twice"
-        on_purpose = [i for i, key in self.rows.items() if key in self.deliberate]
-        assert ELSEWHERE or len(on_purpose) < 0.1 * len(self.raw)
-        assert not set(self.deliberate) & set(self.pending)
+        assert ELSEWHERE or len(self.raw) - len(self.compared) < 0.1 * len(self.raw)
 
     def check_deliberate(self, key: Key) -> None:
         """All of its records differ; of other records than the bundled ones, one."""
@@ -118,10 +113,6 @@ class Book:
         else:
             assert rows, f"no record fits {key}"
             assert all(differ), f"these no longer differ: {[i for i, yes in zip(rows, differ, strict=True) if not yes]}"
-
-    def check_pending(self, key: Key) -> None:
-        assert self.pending[key]
-        assert ELSEWHERE or self.of(key), f"no record waits for {self.pending[key]!r}: drop {key}"
 
 
 BOOKS: list[Book] = []

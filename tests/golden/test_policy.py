@@ -63,10 +63,6 @@ DELIBERATE: Mapping[Key, tuple[str, str]] = {
 }
 """Records that differ on purpose: ``(reason, what differs)``. A word is one that ``words`` yields."""
 
-PENDING: Mapping[Key, str] = {}
-"""Records that no plan of this book reads yet, by the component concerned."""
-
-
 def words(r: Record) -> Iterator[str]:
     yield from (f"{name}={r[name]}" for name in ("mode", "variant", "agg"))
     yield from (f"input={name}" for name in r["inputs"])
@@ -187,7 +183,7 @@ def differences(r: Record) -> list[str]:
     return found
 
 
-BOOK = Book("golden_policy.json", POLICY["records"], words, differences, DELIBERATE, PENDING)
+BOOK = Book("golden_policy.json", POLICY["records"], words, differences, DELIBERATE)
 
 
 # ── the tests ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -201,12 +197,6 @@ def test_ours_is_theirs(identity: str) -> None:
 @pytest.mark.parametrize("key", DELIBERATE, ids=" ".join)
 def test_what_differs_on_purpose_does_differ(key: Key) -> None:
     BOOK.check_deliberate(key)
-
-
-def test_what_is_pending_is_there_to_wait() -> None:
-    for key in PENDING:
-        BOOK.check_pending(key)
-    assert ELSEWHERE or set(PENDING) <= set(BOOK.rows.values())
 
 
 def test_nothing_is_dropped_and_little_differs() -> None:

@@ -315,7 +315,8 @@ def test_gae_by_the_plainest_loop() -> None:
 
 def weighed(c: Component, x: list[list[float]], mask: list[list[int]], params: Mapping[str, Any], ids: list[int] | None = None) -> float:
     batch = Batch.from_padded(torch.tensor(mask), advantages=t(*x), group_ids=ids if ids is not None else list(range(len(x))))
-    special = {"sequences": batch.sequences, "totals": totals(batch.sequences)}
+    lengths = batch.sequences.lengths
+    special = {"sequences": batch.sequences, "totals": totals(batch.sequences), "rollout_lengths": lengths}
     return float((c.function(*(special[i.name] for i in c.inputs), **params) * batch["advantages"]).sum())
 
 

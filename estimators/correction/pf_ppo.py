@@ -1,0 +1,47 @@
+"""PF-PPO: answers whose reward says much count more, as often as they would be drawn if one drew anew."""
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+
+from ...batch import Sequences
+from ...numerics import accumulator, safe_divide
+from ...registry import PerSequence, PerToken, correction
+from ...registry.hyper import NonNegative
+
+Method = Annotated[Literal["pow", "max_min", "max_random"], Field(description="which rewards say much")]
+
+
+@correction(
+    aliases=("pf_ppo_reweight",),
+    paper="arXiv:2409.06957",
+    scope="step",
+    compat={
+        "verl": "use `pf-ppo` with its reweight_method and weight_pow; verl draws the batch anew by these weights, with the same mean."
+    },
+)
+def pf_ppo(
+    rewards: PerSequence, sequences: Sequences, *, reweight_method: Method = "pow", weight_pow: NonNegative = 2.0, floor: NonNegative = 1e-8
+) -> tuple[PerToken | None, PerToken | None]:
+    r"""Weigh each sequence by its reward, with mean 1 over the step; no other correction here looks at rewards.
+
+    .. math:: w_i = \frac{u_i}{\operatorname{mean}_{step} u}, \qquad u_i = |s_i|^p + f, \quad [s_i \in \{\max s, \min s\}] + f
+        \quad\text{or}\quad 0.4\,[s_i = \max s] + 0.1\,[s_i \ne \max s] + f
+
+    ``[N]``, without unit. Drawing :math:`B` sequences with chances in proportion to :math:`u_i` gives each :math:`w_i` copies on average:
+    this is the same gradient in the mean, without the noise of the draw. Denominators stay those of the batch. Maximum and
+    minimum are over all ranks. Where no reward says anything (all weights 0) nothing is learned.
+    """
+    exact = rewards.to(accumulator(rewards))
+    none = exact.new_full((1,), float("-inf"))  # a rank without a sequence has a maximum too
+    top, bottom = sequences.ranks.max(torch.stack([torch.cat([exact, none]).amax(), torch.cat([-exact, none]).amax()])).unbind()
+    if reweight_method == "pow":
+        weight = exact.abs().pow(weight_pow)
+    elif reweight_method == "max_min":
+        weight = ((exact == top) | (exact == -bottom)).to(exact.dtype)
+    else:
+        weight = torch.where(exact == top, 0.4, 0.1).to(exact.dtype)
+    weight = weight + floor
+    share = safe_divide(weight, sequences.moments(weight)[1])
+    return sequences.spread(share.to(rewards.dtype)), None
