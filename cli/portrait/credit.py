@@ -122,9 +122,9 @@ def reward(component: Component) -> Picture:
     if spans and "sequences" in component.columns:
         length = torch.linspace(1, 1.2 * max(spans), 121).long()
         lines = []
-        for given, label, tone in ((1.0, "reward 1", "first"), (0.0, "reward 0", "second")):
+        for paid, label, tone in ((1.0, "reward 1", "first"), (0.0, "reward 0", "second")):
             sequences = Sequences.of(length, int(length.sum()), torch.arange(len(length)), len(length))
-            rewards = torch.full((len(length),), given, dtype=torch.float64)
+            rewards = torch.full((len(length),), paid, dtype=torch.float64)
             truncated = (length > max(spans)).to(torch.float64)
             lines.append(
                 Line(length.to(torch.float64), call(component, sequences, {"rewards": rewards, "truncated": truncated}), label, tone)
