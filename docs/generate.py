@@ -1,5 +1,6 @@
 """The zoo: a page for every component, tables of kinds, columns and names, all from the catalog. ``conf.py`` calls it."""
 
+import hashlib
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -105,11 +106,18 @@ def generate(folder: Path, draw: Draw | None = None) -> None:
             old.unlink()
 
 
+def _numbers(picture: Picture) -> str:
+    return repr([(p.title, p.x, p.at, p.window, [(q.label, q.tone, q.x.tolist(), q.y.tolist()) for q in p.lines]) for p in picture.panels])
+
+
 def _drawn(picture: Picture, light: Path) -> None:
     """Draw once, and colour the same lines again for dark pages."""
+    mark = f"<!-- {hashlib.sha256(_numbers(picture).encode()).hexdigest()[:16]} -->\n"
+    if light.exists() and light.with_suffix(".dark.svg").exists() and light.read_text("utf-8").endswith(mark):
+        return
     fresh = light.with_suffix(".new.svg")
     save(picture, fresh, LIGHT)
-    text = fresh.read_text("utf-8")
+    text = fresh.read_text("utf-8") + mark
     fresh.unlink()
     dark = text
     for name in ("text", "grid", "rule", "faint", "first", "second", "third"):
@@ -137,7 +145,11 @@ def component_page(zoo: Zoo, c: Component, picture: Picture | None) -> str:
     if picture is not None:
         parts.append(_picture(c, picture))
     if text := recipe_of(c):
-        note = "" if not required(c) else f" {_listed(required(c))} must be said; the {'values are' if len(required(c)) > 1 else 'value is'} an example."
+        note = (
+            ""
+            if not required(c)
+            else f" {_listed(required(c))} must be said; the {'values are' if len(required(c)) > 1 else 'value is'} an example."
+        )
         parts += ["## In a recipe", f"With its defaults:{note}" if note else "With its defaults:", f"```yaml\n{text}```"]
     parts += [*_params(c), *_reads(c, link), *_traits(c), *_elsewhere(c), *_neighbours(zoo, c)]
     return "\n\n".join(p for p in parts if p) + "\n"
@@ -166,7 +178,9 @@ def paper(text: str) -> str:
 def _picture(c: Component, picture: Picture) -> str:
     titles = ", ".join(re.split(r"  |,|\$", p.title)[0] for p in picture.panels)
     alt = f"{c.name}: {titles}"
-    images = [f"```{{image}} {c.name}{kind}.svg\n:class: only-{mode}\n:alt: {alt}\n```" for kind, mode in (("", "light"), (".dark", "dark"))]
+    images = [
+        f"```{{image}} {c.name}{kind}.svg\n:class: only-{mode}\n:alt: {alt}\n```" for kind, mode in (("", "light"), (".dark", "dark"))
+    ]
     return "\n\n".join((*images, f":::{{div}} caption-of-picture\n{inline(picture.caption)}\n:::"))
 
 
@@ -358,7 +372,11 @@ def columns_table(zoo: Zoo) -> str:
         parts.append(f"## {_LEVELS[level.value][0]}\n\n{_LEVELS[level.value][1]}")
         for f in fields:
             readers = [c for c in zoo.components if f.name in c.columns]
-            traits = [t for t in (f.unit, "with gradient" if f.differentiable else "", "`[., K]`" if f.wide else "", "integer" if f.integer else "") if t]
+            traits = [
+                t
+                for t in (f.unit, "with gradient" if f.differentiable else "", "`[., K]`" if f.wide else "", "integer" if f.integer else "")
+                if t
+            ]
             nan = f" NaN: {f.nan_means}." if f.nan_means else ""
             bracket = f" ({', '.join(traits)})" if traits else ""
             parts.append(

@@ -14,7 +14,8 @@ def formula(latex: str, *, block: bool = False) -> str:
 
 def _word(found: re.Match[str]) -> str:
     """Return the letters of an upright word as one identifier, or each of them would stand apart."""
-    return f'<mi mathvariant="normal">{"".join(re.findall(r">(\w)<", found[1]))}</mi>'
+    letters = "".join(re.findall(r">(\w)<", found[1]))
+    return f'<mi mathvariant="normal">{letters}</mi>'
 
 
 def _inline(self, node):

@@ -31,6 +31,11 @@ def _blocks(lines: list[str], link: Link) -> list[str]:
             made.append(_directive(found[1], found[2] or "", body, link))
         elif line.startswith(".. "):  # a comment
             _, i = _indented(lines, i + 1)
+        elif re.fullmatch(r"={3,}(?: +={3,})+\s*", line):
+            start = i
+            while i < len(lines) and lines[i].strip():
+                i += 1
+            made.append(_table(lines[start:i], link))
         elif i + 1 < len(lines) and re.fullmatch(r"([-=~^\"])\1{2,}\s*", lines[i + 1]):
             made.append(f"**{inline(line.strip(), link)}**")
             i += 2
@@ -49,6 +54,15 @@ def _blocks(lines: list[str], link: Link) -> list[str]:
             else:
                 made.append(inline(text, link))
     return made
+
+
+def _table(lines: list[str], link: Link) -> str:
+    """Return a simple table, whose columns lie under the rule of its first line."""
+    starts = [m.start() for m in re.finditer("=+", lines[0])]
+    spans = list(zip(starts, [*starts[1:], None], strict=True))
+    rows = [[inline(x[a:b].strip(), link, table=True) for a, b in spans] for x in lines if not re.fullmatch(r"[ =]+", x)]
+    head, *rest = (f"| {' | '.join(row)} |" for row in rows)
+    return "\n".join((head, f"|{'|'.join(['---'] * len(spans))}|", *rest))
 
 
 def _indented(lines: list[str], i: int) -> tuple[str, int]:

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...batch import Sequences
 from ...registry import Component, Level
 from .picture import Line, Panel, Picture
-from .tiny import REST, NoPicture, call
+from .tiny import REST, NoPicture, call, raised
 
 TOGETHER = 4
 """Tokens of a sequence that move together, where a loss looks at whole sequences."""
@@ -36,7 +36,7 @@ def sides(component: Component) -> tuple[list[Side], str, str]:
         good, bad = {"advantages": 1.0, "rewards": 1.0}, {"advantages": -1.0, "rewards": 0.0}
         both = [Side("$A=+1$", "first", 1.0, good), Side("$A=-1$", "second", -1.0, bad)]
         return both, r"Gradient weight  $-\,\partial L/\partial\ell\;/\;A$", ""
-    if "teacher_log_prob" in reads or "teacher_logits" in reads:
+    if any(name.startswith("teacher_") for name in reads):
         liked, disliked = {"teacher_log_prob": REST + 0.7}, {"teacher_log_prob": REST - 0.7}
         both = [Side("teacher likes it more", "first", 1.0, liked), Side("teacher likes it less", "second", 1.0, disliked)]
         return both, r"Pull  $-\,\partial L/\partial\ell$", " The teacher's probability is twice or half the old policy's."
@@ -159,20 +159,25 @@ def _window(runs: list[tuple[Run, Component, Side]]) -> tuple[float, float]:
 def auxiliary(component: Component) -> Picture:
     """Draw loss and gradient against the token's probability, or against the entropy where that is what it reads."""
     chosen, called, remark = sides(component)
-    if {"log_prob", "logits"} & set(component.columns):
+    whole = "logits" in component.columns
+    if whole or "log_prob" in component.columns:
         place, name, label = torch.linspace(0.02, 0.98, 193, dtype=torch.float64), "log_prob", r"probability of the token  $\pi$"
     elif "entropy" in component.columns:
         place, name, label = torch.linspace(0.0, 3.0, 61, dtype=torch.float64), "entropy", "entropy [nats]"
         called = r"Pull  $-\,\partial L/\partial H$"
     else:
         raise NoPicture("it reads neither a log-probability nor an entropy")
+    if whole:
+        called, remark = r"Pull on its logit  $-\,\partial L/\partial z$", " The other words keep their proportions." + remark
     n = place.shape[0]
     sequences = Sequences.of(torch.ones(n, dtype=torch.long), n, torch.arange(n), n)
     losses, pulls = [], []
     for side in chosen:
-        moved = (place.log() if name == "log_prob" else place).clone().requires_grad_()
+        moved = (place.logit() if whole else place.log() if name == "log_prob" else place).clone().requires_grad_()
         held = {key: _filled(key, value, sequences) for key, value in side.columns.items()}
-        loss = call(component, sequences, {name: moved, **held})
+        # A whole distribution moves by a logit, as a network moves it: by log-probability the slope would be without end near 1.
+        moves = {"logits": raised(moved), "log_prob": torch.nn.functional.logsigmoid(moved)} if whole else {name: moved}
+        loss = call(component, sequences, {**moves, **held})
         (slope,) = torch.autograd.grad(loss.sum(), moved)
         losses.append(Line(place, loss.detach(), side.label, side.tone))
         pulls.append(Line(place, -slope / side.sign, side.label, side.tone))

@@ -129,25 +129,41 @@ def reward(component: Component) -> Picture:
             lines.append(
                 Line(length.to(torch.float64), call(component, sequences, {"rewards": rewards, "truncated": truncated}), label, tone)
             )
-        at = tuple(float(s) for s in spans)
+        at = (float(max(spans)),)
         shown = ", ".join(f"{k}: {v}" for k, v in settings.items() if isinstance(v, int | float) and v in spans)
         return Picture(
             (Panel("Reward after it", "length of the response [tokens]", tuple(lines), at),), f"Responses of all lengths; {shown}."
         )
-    given = torch.linspace(-2, 2, 81, dtype=torch.float64)
-    n = len(given)
+    if component.scope == "group" and "sequences" in component.columns:
+        length = torch.tensor([100 * k for k in range(1, GROUP + 1)])
+        sequences = Sequences.of(length, int(length.sum()), torch.zeros(GROUP, dtype=torch.long), 1)
+        columns = {
+            "rewards": torch.ones(GROUP, dtype=torch.float64),
+            "prompt_lengths": torch.full((GROUP,), 100),
+            "turns": torch.zeros_like(sequences.index),
+        }
+        line = Line(length.to(torch.float64), call(component, sequences, columns), dots=True)
+        said = f"A group of {GROUP} answers of reward 1 and of as many different lengths."
+        return Picture((Panel("Reward after it", "length of the response [tokens]", (line,)),), said)
+    n = 81
     sequences = Sequences.of(torch.full((n,), 4), 4 * n, torch.zeros(n, dtype=torch.long), 1)
-    lines = [Line(given, given, "unchanged", "faint")]
-    for cut, label, tone in ((0.0, "finished", "first"), (1.0, "cut at the length limit", "second")):
-        if cut == 0 or "truncated" in component.columns:
-            columns = {"rewards": given, "truncated": torch.full_like(given, cut)}
-            made = call(component, sequences, columns)
-            lines.append(Line(given, made, label if "truncated" in component.columns else component.name, tone))
-    return Picture((Panel("Reward after it", "reward before it", tuple(lines), (0.0,)),), f"{n} sequences of one group, of equal length.")
+    cases = [("finished", "first", 0.0), ("cut at the length limit", "second", 1.0)] if "truncated" in component.columns else []
+    for scale in (1, 8):  # what only catches outliers is not seen among small ones
+        given = torch.linspace(-2 * scale, 2 * scale, n, dtype=torch.float64)
+        lines = [Line(given, given, "unchanged", "faint")]
+        for label, tone, cut in cases or [(component.name, "first", 0.0)]:
+            made = call(component, sequences, {"rewards": given, "truncated": torch.full_like(given, cut)})
+            lines.append(Line(given, made, label, tone))
+        if not all(torch.equal(line.y, given) for line in lines):
+            break
+    panel = Panel("Reward after it", "reward before it", tuple(lines), (0.0,))
+    return Picture((panel,), f"{n} sequences of one group and of equal length.")
 
 
 def kept(component: Component) -> Picture:
     """Draw whether a group stays, against how many of its answers are right."""
+    if "rollout_log_prob" in component.columns:
+        return _kept_near(component)
     if "rewards" not in component.columns:
         raise NoPicture("it does not look at rewards")
     counts = torch.arange(GROUP + 1)
@@ -159,3 +175,13 @@ def kept(component: Component) -> Picture:
         "Answers that stay", f"right answers among the {GROUP} of a group", (Line(counts.to(torch.float64), torch.stack(share), dots=True),)
     )
     return Picture((panel,), f"A group of {GROUP} answers to one prompt, rewarded with 1 when right and 0 when wrong.")
+
+
+def _kept_near(component: Component) -> Picture:
+    apart = torch.linspace(-3, 3, 241, dtype=torch.float64)
+    sequences = Sequences.of(torch.full((241,), 4), 964, torch.arange(241), 241)
+    old = torch.full((964,), REST, dtype=torch.float64)
+    stays = call(component, sequences, {"old_log_prob": old, "rollout_log_prob": old - sequences.spread(apart)}).to(torch.float64)
+    against = r"log-ratio  $\log\,\pi_\mathrm{old}/\pi_\mathrm{sampler}$ [nats]"
+    panel = Panel("1 where the sequence stays, 0 where it leaves", against, (Line(apart, stays),), (0.0,))
+    return Picture((panel,), "One sequence of 4 tokens that all differ by the same log-ratio.")

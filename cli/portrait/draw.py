@@ -70,6 +70,8 @@ def rendered(picture: Picture, form: str, ink: Ink = PRINT) -> bytes:
 
 
 def _panel(axes: "Axes", panel: Panel, ink: Ink) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     axes.set_title(panel.title, color=ink.text)
     axes.set_xlabel(panel.x, color=ink.text)
     axes.set_facecolor("none")
@@ -78,6 +80,8 @@ def _panel(axes: "Axes", panel: Panel, ink: Ink) -> None:
     axes.grid(visible=False, axis="x")
     for side in ("left", "bottom"):
         axes.spines[side].set_color(ink.rule)
+    if all(line.dots for line in panel.lines if line.tone != "faint"):  # there is nothing between whole numbers
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
     if panel.doubling:
         axes.set_xscale("log", base=2)
         axes.set_xticks(panel.lines[0].x.tolist(), [f"{x:g}" for x in panel.lines[0].x.tolist()])

@@ -10,7 +10,7 @@ from ...registry import Component
 USUAL: Mapping[str, Any] = {
     "value": 0.001, "start": 0.02, "end": 0.0, "steps": 500, "kl_coef": 0.02, "target": 0.1, "horizon": 10000,
     "loss_scale_factor": 1024, "divisor": 4096, "max_length": 4096, "max_response_length": 4096, "max_resp_len": 4096,
-    "max_tokens": 4096, "buffer": 1024, "buffer_length": 1024, "overlong_buffer_len": 1024, "cap": 2.0, "threshold": 2.0,
+    "max_tokens": 4096, "low": 0.0, "high": 1.0, "buffer": 1024, "buffer_length": 1024, "overlong_buffer_len": 1024, "cap": 2.0, "threshold": 2.0,
 }  # fmt: skip
 """Examples by the name of a hyperparameter; one that is not here gets the smallest round number that its bounds allow."""
 

@@ -12,6 +12,9 @@ from .tiny import REST, NoPicture, call
 _REFERENCE = -3.2
 """A reference probability of 0.04, so that a policy 3 nats above it is still a policy."""
 
+_EACH, _STEP = 4, 32
+"""Tokens of a sequence that differ together, and of a step in which one has drifted."""
+
 
 def _tokens(n: int, each: int = 1) -> Sequences:
     return Sequences.of(torch.full((n,), each), n * each, torch.arange(n), n)
@@ -39,7 +42,10 @@ def kl(component: Component) -> Picture:
             r"Gradient  $\partial/\partial\ell$", against, (pull, Line(apart, slope, here)), (0.0,), (-4.5, max(3.6, slope.max().item()))
         ),
     )
-    return Picture(panels, "One token on policy. Left of 0 the policy has lost what the reference had, right of it the policy has gained.")
+    whole = " The other words keep their proportions." if "logits" in component.columns else ""
+    return Picture(
+        panels, f"One token on policy.{whole} Left of 0 the policy has lost what the reference had, right of it the policy has gained."
+    )
 
 
 def value(component: Component) -> Picture:
@@ -63,17 +69,53 @@ def value(component: Component) -> Picture:
 
 
 def _bins(component: Component) -> Picture:
-    raise NoPicture("a critic of bins has no tiny batch")
+    """Draw what each bin is taught, which the gradient at no opinion gives away, and what a confident critic pays."""
+    if "value_logits" not in component.columns:
+        raise NoPicture("it reads no value")
+    settings = settings_of(component)
+    low, high = float(settings.get("low", 0.0)), float(settings.get("high", 1.0))
+    bins, place = 21, torch.arange(1.0, 22.0, dtype=torch.float64)
+    taught, costs = [], []
+    for share, tone in ((0.31, "first"), (0.75, "second")):
+        paid, label = low + share * (high - low), f"return {low + share * (high - low):g}"
+        flat = torch.zeros(1, bins, dtype=torch.float64, requires_grad=True)
+        loss = call(component, _tokens(1), {"value_logits": flat, "returns": torch.tensor([paid], dtype=torch.float64)})
+        (slope,) = torch.autograd.grad(loss.sum(), flat)
+        taught.append(Line(place, 1 / bins - slope[0], label, tone, dots=True))
+        guess = torch.linspace(1, bins, 161, dtype=torch.float64)
+        said = -((place[None] - guess[:, None]) ** 2) / 2
+        loss = call(component, _tokens(161), {"value_logits": said, "returns": torch.full((161,), paid, dtype=torch.float64)})
+        costs.append(Line(guess, loss.detach(), label, tone))
+    panels = (Panel("What each bin is taught", "bin", tuple(taught)), Panel("Loss", "bin that the critic means", tuple(costs)))
+    return Picture(panels, f"One token; {bins} bins from {low:g} to {high:g}. Right: a critic that is sure to within about one bin.")
 
 
 def correction(component: Component) -> Picture:
     """Draw the weight of a token against the log-ratio of the old policy to the sampler; 0 where it is dropped."""
-    apart = torch.linspace(-3, 3, 241, dtype=torch.float64)
     if not {"rollout_log_prob", "old_log_prob", "log_prob"} & set(component.columns):
         raise NoPicture("it does not look at the mismatch")
-    together = component.scope != "token"
-    n, each = apart.shape[0], 4 if together else 1
-    sequences = _tokens(n, each)
+    for far in (3, 6, 12):  # some only look at what is all but impossible
+        apart = torch.linspace(-far, far, 61 if component.scope == "step" else 241, dtype=torch.float64)
+        lines = _weights(component, apart)
+        if any((line.y != 1).any() for line in lines):
+            break
+    else:
+        raise NoPicture("it leaves these tokens as they are")
+    alike = all(torch.equal(line.y, lines[0].y) for line in lines)
+    shown = (Line(apart, lines[0].y),) if alike else tuple(lines)
+    who = {
+        "token": "One token.",
+        "step": f"One token that has drifted by as much in a step of {_STEP}, whose others have drifted by at most 0.3.",
+    }.get(component.scope, f"One sequence of {_EACH} tokens that all differ by the same log-ratio.")
+    panel = Panel(
+        "Weight of the token; 0 where it is dropped", r"log-ratio  $\log\,\pi_\mathrm{old}/\pi_\mathrm{sampler}$ [nats]", shown, (0.0,)
+    )
+    return Picture((panel,), who)
+
+
+def _weights(component: Component, apart: Tensor) -> list[Line]:
+    each = 1 if component.scope == "token" else _EACH
+    sequences = _tokens(apart.shape[0], each)
     lines = []
     for sign, label, tone in ((1.0, "$A=+1$", "first"), (-1.0, "$A=-1$", "second")):
         moved = sequences.spread(apart)
@@ -83,20 +125,13 @@ def correction(component: Component) -> Picture:
             "advantages": torch.full_like(moved, sign), "rewards": torch.full_like(apart, max(sign, 0.0)),
         }  # fmt: skip
         if component.scope == "step":
-            weight = torch.stack([_one(component, i, apart) for i in range(n)])
+            weight = torch.stack([_one(component, x, sign) for x in apart.tolist()])
         else:
-            weight = _applied(component, sequences, columns)
-            weight = sequences.mean(weight)
+            weight = sequences.mean(_applied(component, sequences, columns))
         lines.append(Line(apart, weight, label, tone))
-    alike = torch.equal(lines[0].y, lines[1].y)
-    shown = (Line(apart, lines[0].y),) if alike else tuple(lines)
-    if not any((line.y != 1).any() for line in shown):
-        raise NoPicture("it leaves these tokens as they are")
-    who = "One sequence of 4 tokens that all differ by the same log-ratio." if together else "One token."
-    panel = Panel(
-        "Weight of the token; 0 where it is dropped", r"log-ratio  $\log\,\pi_\mathrm{old}/\pi_\mathrm{sampler}$ [nats]", shown, (0.0,)
-    )
-    return Picture((panel,), who)
+        if not {"advantages", "rewards"} & set(component.columns):
+            break
+    return lines
 
 
 def _applied(component: Component, sequences: Sequences, columns: dict[str, Tensor]) -> Tensor:
@@ -106,11 +141,10 @@ def _applied(component: Component, sequences: Sequences, columns: dict[str, Tens
     return weight if keep is None else torch.where(keep, weight, 0.0)
 
 
-def _one(component: Component, i: int, apart: Tensor) -> Tensor:
-    """Return the weight of a token that alone in a step of 32 has drifted."""
-    sequences = _tokens(32)
-    moved = torch.linspace(-0.3, 0.3, 32, dtype=torch.float64)
-    moved[0] = apart[i]
+def _one(component: Component, far: float, sign: float) -> Tensor:
+    """Return the weight of a token that alone in a step has drifted."""
+    moved = torch.linspace(-0.3, 0.3, _STEP, dtype=torch.float64)
+    moved[0] = far
     old = torch.full_like(moved, REST)
-    columns = {"old_log_prob": old, "log_prob": old, "rollout_log_prob": old - moved, "advantages": torch.ones_like(moved)}
-    return _applied(component, sequences, columns)[0]
+    columns = {"old_log_prob": old, "log_prob": old, "rollout_log_prob": old - moved, "advantages": torch.full_like(moved, sign)}
+    return _applied(component, _tokens(_STEP), columns)[0]

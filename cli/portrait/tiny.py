@@ -27,6 +27,10 @@ def column(name: str, sequences: Sequences) -> Tensor:
     if field is None:
         raise NoPicture(f"the column {name!r} is not in the built-in vocabulary")
     size = s if field.level is Level.SEQUENCE else n
+    if name == "teacher_topk_ids":
+        return torch.arange(WORDS).expand(n, WORDS)
+    if field.wide:
+        return torch.zeros(size, 3, dtype=torch.long if field.integer else torch.float64)
     if name == "positions":
         return sequences.places
     if name == "sequence_ids":
@@ -37,14 +41,24 @@ def column(name: str, sequences: Sequences) -> Tensor:
         return torch.zeros(size, dtype=torch.long)
     if field.unit == "nats":
         return torch.full((size,), 1.0 if name == "entropy" else 0.0 if name == "log_z" else REST, dtype=torch.float64)
-    return torch.full((size,), {"correction": 1.0, "sum_pi_squared": 0.3, "noise": 0.5}.get(name, 0.0), dtype=torch.float64)
+    return torch.full(
+        (size,), {"correction": 1.0, "sum_pi_squared": 0.3, "noise": 0.5, "demonstration": 1.0}.get(name, 0.0), dtype=torch.float64
+    )
 
 
 def distribution(log_prob: Tensor) -> Tensor:
     """Return logits ``[n, WORDS]`` whose word 0, the sampled one, has the log-probability given; the others keep their proportions."""
-    others = torch.tensor([8.0, 4.0, 2.0, 1.0, 1.0], dtype=log_prob.dtype).div(16).log()
     rest = torch.log(-torch.expm1(log_prob.clamp(max=-1e-9)))
-    return torch.cat([log_prob[:, None], rest[:, None] + others], dim=1)
+    return torch.cat([log_prob[:, None], rest[:, None] + _others(log_prob)], dim=1)
+
+
+def raised(logit: Tensor) -> Tensor:
+    """Return logits ``[n, WORDS]`` whose word 0 stands at ``logit`` above the sum of all others."""
+    return torch.cat([logit[:, None], _others(logit).expand(logit.shape[0], -1)], dim=1)
+
+
+def _others(like: Tensor) -> Tensor:
+    return torch.tensor([8.0, 4.0, 2.0, 1.0, 1.0], dtype=like.dtype).div(16).log()
 
 
 def call(
@@ -80,8 +94,8 @@ def call(
 def _levelled(columns: Mapping[str, Tensor], name: str, level: Level | None, sequences: Sequences) -> Tensor:
     if name in columns:
         x = columns[name]
-    elif name in ("logits", "ref_logits", "teacher_logits"):
-        source = name.replace("logits", "log_prob")
+    elif name in ("logits", "ref_logits", "teacher_logits", "teacher_topk_log_prob"):
+        source = name.replace("logits", "log_prob").replace("topk_", "")
         x = distribution(columns.get(source, torch.full(sequences.index.shape, REST, dtype=torch.float64)))
     elif name == "value_logits":
         raise NoPicture("a critic of bins has no tiny batch")
