@@ -32,11 +32,23 @@ def list_(kind: Annotated[str | None, typer.Argument(help="Only one kind, e.g. p
 
 
 @app.command()
-def show(name: Annotated[str, typer.Argument(help="A name, alias, vendor/name or kind/name")], json: Json = False) -> None:
-    """One component: formula, columns, hyperparameters with bounds, paper, aliases."""
-    from .catalog import show_component
+def show(
+    name: Annotated[str, typer.Argument(help="A name, alias, vendor/name or kind/name")],
+    json: Json = False,
+    plot: Annotated[Path | None, typer.Option(help="Also draw its curves into this .svg or .png file.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --plot replace a file that is there.")] = False,
+) -> None:
+    """One component: formula, columns, hyperparameters with bounds, paper, aliases; with --plot its picture."""
+    from .catalog import plot_component, show_component
 
+    if plot is not None:  # first: a page that ends in an error was printed in vain
+        plot_component(name, plot, force=force)
+    elif force:
+        print("lossary: --force says that --plot may replace a file; say --plot FILE too.", file=sys.stderr)
+        raise typer.Exit(2)
     show_component(name, as_json=json)
+    if plot is not None:
+        print(f"picture: {plot}", file=sys.stderr if json else sys.stdout)
 
 
 @app.command()

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -12,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ..builtin import catalog
-from ..registry import KINDS, Catalog, Component, UnknownName, bounds_of, listing, nearest
+from ..registry import KINDS, Catalog, Component, LossaryError, UnknownName, bounds_of, listing, nearest
 from .prose import paragraphs, plain
 
 
@@ -87,6 +88,24 @@ def show_component(name: str, *, as_json: bool) -> None:
         if i:
             console.rule(style="dim")
         _page(console, c)
+
+
+def plot_component(name: str, path: Path, *, force: bool) -> None:
+    """Draw the picture of a name; whatever stands in the way is an error before anything is written."""
+    from .portrait import portrait_of, save
+
+    found = _found(name)
+    pictures = [(c, picture) for c in found if (picture := portrait_of(c)) is not None]
+    if not pictures:
+        raise LossaryError(f"{name!r} has no picture: nothing about a {found[0].kind.name} like this is a curve.")
+    if len(pictures) > 1:
+        raise LossaryError(f"{name!r} is several components: say {listing(f'{c.kind.name}/{c.name}' for c, _ in pictures)}.")
+    if path.exists() and not force:
+        raise LossaryError(f"{path} is there already; --force replaces it.")
+    try:
+        save(pictures[0][1], path)
+    except OSError as error:
+        raise LossaryError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 def _found(name: str) -> list[Component]:

@@ -1,12 +1,32 @@
 """Sphinx: ``make docs``."""
 
+import sys
+from pathlib import Path
+
 import lossary
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 project = "lossary"
 version = release = lossary.__version__
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode", "mathml"]
 html_theme = "furo"
 html_title = "lossary"
-myst_enable_extensions = ["dollarmath"]
+html_static_path = ["_static"]
+html_css_files = ["lossary.css"]
+html_math_renderer = "mathml"
+html_show_copyright = False
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
 autodoc_typehints = "description"
-exclude_patterns = ["_build"]
+exclude_patterns = ["_build", "zoo/_*"]
+
+
+def _generate(app):
+    from generate import generate
+
+    generate(Path(app.srcdir) / "zoo")
+
+
+def setup(app):
+    app.connect("builder-inited", _generate)

@@ -1,0 +1,138 @@
+"""From a picture to a file, in one style; matplotlib is imported only here and only when something is drawn."""
+
+import io
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ...registry import LossaryError
+from .picture import Line, Panel, Picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SUFFIXES = (".svg", ".png")
+_DASHES: dict[str, Any] = {"second": (0, (4.5, 1.6)), "faint": (0, (1, 1.6))}
+"""A line over another one leaves both to be seen."""
+
+
+@dataclass(frozen=True)
+class Ink:
+    """Colours for one background."""
+
+    text: str
+    grid: str
+    rule: str
+    faint: str
+    first: str
+    second: str
+    third: str
+    paper: str = "none"
+
+    def of(self, tone: str) -> str:
+        """Return the colour of a line."""
+        return {"first": self.first, "second": self.second, "third": self.third}.get(tone, self.faint)
+
+
+LIGHT = Ink("#3b3f46", "#e7e9ec", "#b9bdc4", "#9097a1", "#0072b2", "#d55e00", "#009e73")
+DARK = Ink("#cfd3d9", "#2c2f34", "#565b63", "#868d97", "#56b4e9", "#f0904d", "#35c79f")
+PRINT = Ink("#3b3f46", "#e7e9ec", "#b9bdc4", "#9097a1", "#0072b2", "#d55e00", "#009e73", "#ffffff")
+
+
+def save(picture: Picture, path: Path, ink: Ink = PRINT) -> None:
+    """Write a picture as SVG or PNG, as the suffix says."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise LossaryError(f"{path}: a picture ends in .svg or .png, not in {path.suffix or 'nothing'!r}.")
+    path.write_bytes(rendered(picture, path.suffix.lower()[1:], ink))
+
+
+def rendered(picture: Picture, form: str, ink: Ink = PRINT) -> bytes:
+    """Return a picture as the bytes of a file; the same picture gives the same bytes."""
+    try:
+        import matplotlib
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.backends.backend_svg import FigureCanvasSVG
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise LossaryError("drawing needs matplotlib, which is not installed: pip install lossary[plot]") from error
+    with matplotlib.rc_context(fname=str(files("lossary.cli.portrait") / "lossary.mplstyle")):
+        n = len(picture.panels)
+        figure = Figure(figsize=(7.5 if n > 1 else 5.6, 2.6 if n == 1 else 2.8), layout="constrained", facecolor=ink.paper)
+        canvas: Any = FigureCanvasSVG(figure) if form == "svg" else FigureCanvasAgg(figure)
+        for i, panel in enumerate(picture.panels):
+            _panel(figure.add_subplot(1, n, i + 1), panel, ink)
+        _legend(figure, picture, ink)
+        out = io.BytesIO()
+        extra = {"metadata": {"Date": None}} if form == "svg" else {}
+        canvas.figure.savefig(out, format=form, facecolor=ink.paper, transparent=ink.paper == "none", **extra)
+        return out.getvalue()
+
+
+def _panel(axes: "Axes", panel: Panel, ink: Ink) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_title(panel.title, color=ink.text)
+    axes.set_xlabel(panel.x, color=ink.text)
+    axes.set_facecolor("none")
+    axes.tick_params(colors=ink.text, which="both")
+    axes.grid(color=ink.grid)
+    axes.grid(visible=False, axis="x")
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(ink.rule)
+    if all(line.dots for line in panel.lines if line.tone != "faint"):  # there is nothing between whole numbers
+        axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, steps=[1, 2, 5, 10]))
+    if panel.doubling:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(panel.lines[0].x.tolist(), [f"{x:g}" for x in panel.lines[0].x.tolist()])
+        axes.minorticks_off()
+    for x in panel.at:
+        axes.axvline(x, color=ink.rule, linewidth=0.8, linestyle=(0, (2, 2)), zorder=1)
+    for line in panel.lines:
+        _line(axes, line, ink)
+    if panel.window is not None:
+        axes.set_ylim(*panel.window)
+    else:
+        _roomy(axes, panel)
+    low, high = axes.get_ylim()
+    if low < 0 < high:
+        axes.axhline(0, color=ink.rule, linewidth=0.7, zorder=1)
+
+
+def _line(axes: "Axes", line: Line, ink: Ink) -> None:
+    faint = line.tone == "faint"
+    axes.plot(
+        line.x.tolist(),
+        line.y.tolist(),
+        color=ink.of(line.tone),
+        linestyle=_DASHES.get(line.tone, "solid") if line.joined else "none",
+        linewidth=1.5 if faint else None,
+        marker="o" if line.dots else None,
+        zorder=2 if faint else 3,
+    )
+
+
+def _roomy(axes: "Axes", panel: Panel) -> None:
+    """Give a line that never moves some air, or rounding would fill the panel."""
+    values = [v for line in panel.lines for v in line.y.tolist()]
+    low, high = min(values), max(values)
+    if high - low < 1e-6 * max(1.0, abs(high)):
+        axes.set_ylim(min(0.0, 1.6 * low), max(0.0, 1.6 * high) or 1.0)
+
+
+def _legend(figure: Any, picture: Picture, ink: Ink) -> None:
+    from matplotlib.lines import Line2D
+
+    seen = {line.label: line.tone for panel in picture.panels for line in panel.lines if line.label}
+    if not seen:
+        return
+    keys = [Line2D([], [], color=ink.of(tone), linestyle=_DASHES.get(tone, "solid")) for tone in seen.values()]
+    alone = len(picture.panels) == 1
+    figure.legend(
+        keys,
+        list(seen),
+        loc="outside right upper" if alone else "outside upper left",
+        ncols=1 if alone else len(seen),
+        labelcolor=ink.text,
+        borderaxespad=0.2,
+    )
