@@ -27,16 +27,16 @@ def world(seed: int, dtype: torch.dtype = torch.float64) -> Batch:
     g = torch.Generator().manual_seed(seed)
     w.columns["rollout_log_prob"] = w.columns["old_log_prob"] + 0.3 * torch.randn(w.mask.shape, generator=g).to(dtype)
     w.columns["rollout_log_prob"][torch.rand(w.mask.shape, generator=g) < 0.2] = math.nan
-    return w.batch(log_prob=w.log_prob, correction=torch.rand(w.mask.shape, generator=g).to(dtype) + 0.5)
+    return w.batch(trained=True, correction=torch.rand(w.mask.shape, generator=g).to(dtype) + 0.5)
 
 
 def rows_of(batch: Batch) -> list[dict[str, Any]]:
     """Return the sequences as lists of numbers."""
-    names = ("log_prob", "old_log_prob", "rollout_log_prob", "advantages", "turns", "correction")
+    names = ("log_prob", "entropy", "old_log_prob", "rollout_log_prob", "advantages", "turns", "correction")
     parts = {name: [x.tolist() for x in batch[name].split(list(batch.lengths))] for name in names}
     rows = [{name: parts[name][i] for name in names} for i in range(len(batch))]
-    for row, truncated in zip(rows, batch["truncated"].tolist(), strict=True):
-        row["truncated"] = truncated
+    for row, truncated, reward in zip(rows, batch["truncated"].tolist(), batch["rewards"].tolist(), strict=True):
+        row["truncated"], row["reward"] = truncated, reward
         row["d"] = [0.0 if math.isnan(q) else p - q for p, q in zip(row["old_log_prob"], row["rollout_log_prob"], strict=True)]
         row["q"] = [p if math.isnan(q) else q for p, q in zip(row["old_log_prob"], row["rollout_log_prob"], strict=True)]
     return rows
@@ -111,6 +111,21 @@ def m2(rows: Sequence[Row], threshold: float) -> list[bool]:
     return [x <= left[-1] for x in square]
 
 
+def undecided(rows: Sequence[Row], share: float) -> list[bool]:
+    """The tokens of entropy at least as high as that at the place of the quantile, between two of them in proportion."""
+    entropies = [x for r in rows for x in r["entropy"]]
+    ordered, place = sorted(entropies), (1 - share) * (len(entropies) - 1)
+    low = int(place)
+    threshold = ordered[low] + (place - low) * (ordered[min(low + 1, len(ordered) - 1)] - ordered[low])
+    return [x >= threshold for x in entropies]
+
+
+def drawn(rows: Sequence[Row], power: float) -> list[float]:
+    """How often each token's answer would be drawn, by its reward."""
+    chance = [abs(r["reward"]) ** power + 1e-8 for r in rows]
+    return [c / (sum(chance) / len(chance)) for c, r in zip(chance, rows, strict=True) for _ in r["d"]]
+
+
 Want = tuple[list[float] | None, list[bool] | None]
 LN2 = math.log(2)
 CASES: list[tuple[str, dict[str, Any], Callable[[Sequence[Row]], Want]]] = [
@@ -125,7 +140,7 @@ CASES: list[tuple[str, dict[str, Any], Callable[[Sequence[Row]], Want]]] = [
     ("masked-is", {"lower": None, "upper": 1.1}, lambda rows: (w := weights(rows, "token"), [x <= 1.1 for x in w])),
     ("icepop", {"lower": 0.7, "upper": 1.2}, lambda rows: (w := weights(rows, "token"), [0.7 <= x <= 1.2 for x in w])),
     *(
-        ("reject-k1", {"agg": a, "lower": 0.75, "upper": 1.5}, lambda rows, a=a: (None, inside(rows, lambda r: r["d"], a, math.log(0.75), math.log(1.5))))
+        ("reject-k1", {"agg": a, "lower": 0.85, "upper": 1.2}, lambda rows, a=a: (None, inside(rows, lambda r: r["d"], a, math.log(0.85), math.log(1.2))))
         for a in ("token", "segment", "mean", "sum", "max")
     ),
     *(
@@ -160,6 +175,8 @@ CASES: list[tuple[str, dict[str, Any], Callable[[Sequence[Row]], Want]]] = [
         for b in ("old", "rollout")
         for x in (0.0, 0.1)
     ),
+    ("high-entropy", {"top_entropy_quantile": 0.3}, lambda rows: (None, undecided(rows, 0.3))),
+    ("pf-ppo", {"weight_pow": 3.0}, lambda rows: (drawn(rows, 3.0), None)),
     ("drop-truncated", {}, lambda rows: (None, spread(rows, [r["truncated"] == 0 for r in rows]))),
     ("drop-impossible", {}, lambda rows: (None, [True for r in rows for _ in r["d"]])),
 ]  # fmt: skip
@@ -199,6 +216,7 @@ def test_extremes_leave_weights_positive_and_finite(c: Component) -> None:
     old = torch.tensor([[0.0, -700, -1, -2], [-700, -700, -700, -700], [0, 0, -1e-3, -1]])
     rollout = torch.tensor([[-700.0, 0, -1, math.nan], [0, 0, 0, -1], [-700, -700, -700, -700]])
     more = {"turns": torch.tensor([[0, 0, 1, 1]] * 3), "truncated": torch.tensor([0.0, 1, 0]), "correction": torch.full((3, 4), 1e-30)}
+    more |= {"entropy": -old, "rewards": torch.tensor([0.0, 1e15, -1.0])}
     batch = Batch.from_padded(mask, old_log_prob=old, rollout_log_prob=rollout, log_prob=old - 1, advantages=-mask, **more)
     fields = c.params.model_fields
     for bound in [{"log_ratio_bound": b} for b in (20.0, None)] if "log_ratio_bound" in fields else [{}]:
@@ -222,7 +240,7 @@ def test_what_the_sampler_did_not_score_stays_as_it_is(c: Component) -> None:
 def test_of_nothing_comes_nothing(c: Component) -> None:
     w = World(4)
     w.mask[:] = False
-    weight, keep = given(c, w.batch(log_prob=w.log_prob, correction=w.log_prob))
+    weight, keep = given(c, w.batch(trained=True, correction=w.log_prob))
     assert all(x is None or x.shape == (0,) for x in (weight, keep))
 
 
@@ -268,6 +286,7 @@ def test_its_level_is_the_token_and_its_page_says_what_counts(c: Component) -> N
 STEPS = [
     *(("m2po", {"m2_threshold": x}) for x in (1e-9, 0.01, 0.04, 1.0)),
     *(("batch-normalise", {"weighting": x}) for x in ("token", "sequence")),
+    *(("pf-ppo", {"reweight_method": x}) for x in ("pow", "max_min", "max_random")),
     *(("target-ess", {"by": b, "level": k, "fraction": 0.95}) for b in ("temper", "cap") for k in AS),
 ]
 
@@ -295,17 +314,18 @@ def test_ranks_agree_with_one_that_has_all(name: str, params: dict[str, Any], sh
 
 
 def test_everything_whose_scope_is_the_step_was_tried() -> None:
-    assert {c.name for c in CORRECTIONS if c.scope == "step"} == {name for name, _ in STEPS}
+    """The threshold of ``high-entropy`` is this rank's, and the pipeline keeps it on one."""
+    assert {c.name for c in CORRECTIONS if c.scope == "step"} - {"high-entropy"} == {name for name, _ in STEPS}
 
 
 # ── each for itself ──────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def tokens(log_ratio: Sequence[float], **more: Any) -> Batch:
+def tokens(log_ratio: Sequence[float], *, old: float = -3.0, **more: Any) -> Batch:
     """One sequence with these log-ratios of trainer to sampler."""
-    old = torch.full((1, len(log_ratio)), -3.0, dtype=torch.float64)
     moved = torch.tensor([list(log_ratio)], dtype=torch.float64)
-    return Batch.from_padded(torch.ones(1, len(log_ratio)), old_log_prob=old, rollout_log_prob=old - moved, **more)
+    trainer = torch.full_like(moved, old)
+    return Batch.from_padded(torch.ones(1, len(log_ratio)), old_log_prob=trainer, rollout_log_prob=trainer - moved, **more)
 
 
 def test_metric_o6_raw_and_effective_weight_are_different_measures() -> None:
@@ -318,8 +338,8 @@ def test_metric_o6_raw_and_effective_weight_are_different_measures() -> None:
 
 
 def test_bounds_are_inclusive_and_strict_ones_are_not() -> None:
-    batch = tokens([LN2, -LN2, 0.0])
-    bounds = {"lower": 0.5, "upper": math.exp(LN2)}
+    batch = tokens([LN2, -LN2, 0.0], old=0.0)
+    bounds = {"lower": 0.5, "upper": 2.0}
     assert pair(call("correction", "icepop", bounds, batch))[1].tolist() == [True, True, True]
     assert pair(call("correction", "icepop", {**bounds, "strict": True}, batch))[1].tolist() == [False, False, True]
     for name in ("masked-is", "outlier"):

@@ -19,7 +19,7 @@ class World:
     """A batch as the outside sees it: a mask and columns that hold garbage wherever nothing was sampled."""
 
     def __init__(self, seed: int, rows: int = 9, width: int = 7, dtype: torch.dtype = torch.float64, garbage: float = 0.0) -> None:
-        g = torch.Generator().manual_seed(seed)
+        g, h = torch.Generator().manual_seed(seed), torch.Generator().manual_seed(seed + 1)
         self.mask = torch.rand(rows, width, generator=g) < 0.6
         self.mask[rows // 2] = False  # an empty sequence
         self.mask[0] = torch.arange(width) == 1  # a sequence of one token
@@ -28,7 +28,7 @@ class World:
             return self.dirty(-torch.rand(rows, width, generator=g, dtype=torch.float64) * 3, garbage).to(dtype)
 
         def words(n: int) -> Tensor:
-            return self.dirty(torch.randn(rows, width, n, generator=g, dtype=torch.float64), garbage).to(dtype)
+            return self.dirty(torch.randn(rows, width, n, generator=h, dtype=torch.float64), garbage).to(dtype)
 
         self.log_prob, self.entropy, self.values = log_probs(), -log_probs(), log_probs()
         self.logits, self.value_logits, self.ref_logits, self.teacher_logits = words(7), words(5), words(7), words(7)

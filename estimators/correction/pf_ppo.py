@@ -31,7 +31,7 @@ def pf_ppo(
 
     ``[N]``, without unit. Drawing :math:`B` sequences with chances in proportion to :math:`u_i` gives each :math:`w_i` copies on average:
     this is the same gradient in the mean, without the noise of the draw. Denominators stay those of the batch. Maximum and
-    minimum are over all ranks. Where no reward says anything (all weights 0) nothing is learned.
+    minimum are over all ranks. Where no reward says anything (all weights 0) nothing is learned. Nothing is dropped.
     """
     exact = rewards.to(accumulator(rewards))
     none = exact.new_full((1,), float("-inf"))  # a rank without a sequence has a maximum too

@@ -65,6 +65,7 @@ DELIBERATE: Mapping[Key, tuple[str, str]] = {
 }
 """Records that differ on purpose: ``(reason, what differs)``. A word is one that ``words`` yields."""
 
+
 def words(r: Record) -> Iterator[str]:
     yield f"item={r['item']}"
     yield from leaves(r["hyper"], "")

@@ -63,6 +63,7 @@ DELIBERATE: Mapping[Key, tuple[str, str]] = {
 }
 """Records that differ on purpose: ``(reason, what differs)``. A word is one that ``words`` yields."""
 
+
 def words(r: Record) -> Iterator[str]:
     yield from (f"{name}={r[name]}" for name in ("mode", "variant", "agg"))
     yield from (f"input={name}" for name in r["inputs"])
