@@ -254,14 +254,21 @@ def test_mask_o6_what_stands_under_the_mask_changes_nothing_at_all(kind, name):
             "turns": torch.tensor([[0, 1], [0, 1]]),
             "policy_version": torch.tensor([[0, 1], [0, 1]]),
             "demonstration": t([[1, 0], [1, 0]]),
+            "teacher_topk_log_prob": t([[[-0.5, -1.5], [-0.4, -2.0]], [[-0.3, -3.0], [x, x]]]),
+            "teacher_topk_ids": torch.tensor([[[0, 1], [1, 2]], [[2, 0], [0, 0]]]),
         }
+        logits, frozen = (
+            leaf([[[0.1, 0.2, -1], [0.3, 0, 0]], [[1, 0.5, 0], [x, x, x]]]),
+            t([[[0.3, 0, 1], [0, 1, 2]], [[0, 0, 1], [x, 0, x]]]),
+        )
         batch = Batch.from_padded(t([[1, 1], [1, 0]]), **columns, advantages=t([1.0, -1.0]))
         o = compose(recipe, components=[given])
-        out = o.loss(o.weigh(o.estimate(batch)), log_prob=logp, entropy=-logp)
+        out = o.loss(o.weigh(o.estimate(batch)), log_prob=logp, entropy=-logp, logits=logits, ref_logits=frozen, teacher_logits=frozen)
         out.total.backward()
-        found.append((out.total.item(), logp.grad.tolist(), o.metrics(out)))
+        grads = [x.grad[1, 1].abs().sum().item() for x in (logp, logits) if x.grad is not None]
+        found.append((out.total.item(), [x.grad.tolist() for x in (logp, logits) if x.grad is not None], o.metrics(out)))
+        assert set(grads) == {0}
     assert found[0] == found[1] == found[2]
-    assert found[0][1][1][1] == 0
 
 
 def test_mask_o7_an_end_of_sequence_that_looks_like_padding_is_kept():

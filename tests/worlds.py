@@ -8,7 +8,6 @@ from torch import Tensor
 from lossary import Batch
 from lossary.registry import FIELDS, Component, Level
 
-
 TRAINED = ("log_prob", "entropy", "values", "logits", "value_logits")
 """What the models that are trained give."""
 FROZEN = ("ref_logits", "teacher_logits")
