@@ -1,4 +1,4 @@
-"""What must hold for every registered loss, whatever it computes: exact splits, no trace of padding, no order, no NaN."""
+"""What must hold for every registered component, whatever it computes: exact splits, no trace of padding, no order, no NaN."""
 
 import itertools
 import math
@@ -13,7 +13,7 @@ from worlds import FROZEN, TRAINED, World
 
 import lossary
 from lossary.batch import SimulatedRanks
-from lossary.registry import KINDS, bounds_of
+from lossary.registry import bounds_of
 
 BOOK = lossary.catalog()
 REQUIRED = {"seq-mean-token-sum-norm": {"loss_scale_factor": 5.0}, "constant-divisor": {"divisor": 5.0}}
@@ -21,16 +21,48 @@ AGGREGATIONS = [c.name for c in BOOK if c.kind.name == "aggregation" and c.distr
 SLOTS = {"policy_loss": "policy_loss", "kl": "kl", "value_loss": "value_loss", "auxiliary_loss": "auxiliary"}
 
 
+STEPS = {
+    "reward": {"advantage": "grpo", "policy_loss": "reinforce"},
+    "filter": {"advantage": "grpo", "policy_loss": "ppo-clip"},
+    "correction": {"policy_loss": "ppo-clip"},
+    "advantage": {"policy_loss": "reinforce"},
+}
+"""What stands beside a step of ``estimate``."""
+NEEDED = {
+    "overlong": {"max_resp_len": 6, "overlong_buffer_len": 3},
+    "seq-logprob-error": {"seq_logprob_error_threshold": 4.0},
+    "length-penalty": {"num_input_tokens_weight": 0.0},
+    "group-spread": {"tolerance": 1.5},
+    "clip-rewards": {"reward_clip_range": [-0.5, 0.5]},
+}
+
+
 def _terms():
-    """Every loss of the box alone, as recipe sections."""
-    for kind, slot in SLOTS.items():
-        for c in (c for c in BOOK if c.kind is KINDS[kind] and c.distribution == "lossary"):
-            use = {"use": c.name} if slot == "policy_loss" else {"use": c.name, "coef": 0.7}
-            anchor = {} if slot != "kl" else {"policy_loss": "reinforce"}
-            yield pytest.param({slot: use, **anchor}, id=f"{kind}/{c.name}")
+    """Every loss of the box alone, and every step before it, as recipe sections."""
+    ours = [c for c in BOOK if c.distribution == "lossary"]
+    for c in (c for c in ours if c.kind.name in SLOTS):
+        slot = SLOTS[c.kind.name]
+        use = {"use": c.name} if slot == "policy_loss" else {"use": c.name, "coef": 0.7}
+        anchor = {} if slot != "kl" else {"policy_loss": "reinforce"}
+        yield pytest.param({slot: use, **anchor}, id=f"{slot}/{c.name}")
+    for c in (c for c in ours if c.kind.name in STEPS):
+        use = {"use": c.name, **NEEDED.get(c.name, {})}
+        sections = {**STEPS[c.kind.name], c.kind.name: [use]}
+        if c.kind.name == "advantage" and "advantages" in c.columns:
+            sections["advantage"] = ["rloo", use]
+        if c.kind.name != "correction" or not c.drops:
+            yield pytest.param(sections, id=f"{c.kind.name}/{c.name}")
+            continue
+        late = {"log_prob", "entropy"} & set(c.columns)  # inside the loss the means are weighed already
+        for denominator in ("original",) if late else ("kept", "original"):
+            marks = [] if late or denominator == "kept" else pytest.mark.slow
+            yield pytest.param(
+                {**sections, "correction": [{**use, "denominator": denominator}]}, id=f"correction/{c.name}/{denominator}", marks=marks
+            )
 
 
 TERMS = list(_terms())
+LOSSES = [t for t in TERMS if not set(STEPS) & set(t.values[0])]
 WHOLE = {
     "policy_loss": "dual-clip",
     "kl": {"use": "k3", "coef": 0.1},
@@ -50,12 +82,17 @@ def outputs(world, leaves, rows=slice(None)):
     return {k: v[rows] for k, v in leaves.items()}
 
 
+def ready(objective, batch):
+    return objective.weigh(objective.estimate(batch))
+
+
 def whole(objective, world) -> tuple[Tensor, dict[str, Tensor], dict[str, float]]:
     """Loss, gradients and metrics of the batch in one piece."""
-    leaves = world.leaves()
-    out = objective.loss(objective.weigh(world.batch()), **leaves)
+    leaves, batch = world.leaves(), ready(objective, world.batch())
+    out = objective.loss(batch, **outputs(world, leaves, batch.rows))
     out.total.backward()
-    return out.total.detach(), {k: v.grad if v.grad is not None else torch.zeros_like(v) for k, v in leaves.items()}, objective.metrics(out)
+    grads = {k: v.grad if v.grad is not None else torch.zeros_like(v) for k, v in leaves.items()}
+    return out.total.detach(), grads, objective.metrics(batch, out)
 
 
 def assert_same(a, b, tol=1e-12):
@@ -67,23 +104,34 @@ def assert_same(a, b, tol=1e-12):
         assert math.isclose(a[2][name], b[2][name], rel_tol=1e-9, abs_tol=1e-11), name
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("sections", [*TERMS, pytest.param(WHOLE, id="all-terms")])
+def _pairs():
+    """Every term under the commonest aggregation and under another one, and all terms under all; the other pairs are slow together."""
+    yield from (pytest.param(WHOLE, a, id=f"all-terms-{a}") for a in AGGREGATIONS)
+    for i, term in enumerate(TERMS):
+        fast = {"token-mean", AGGREGATIONS[i % len(AGGREGATIONS)]}
+        for a in AGGREGATIONS:
+            yield pytest.param(*term.values, a, id=f"{term.id}-{a}", marks=term.marks if a in fast else pytest.mark.slow)
+
+
+PAIRS = list(_pairs())
+
+
+@pytest.mark.parametrize(("sections", "aggregation"), PAIRS)
 def test_every_split_that_the_scope_allows_equals_the_whole(sections, aggregation):
     """Micro-batches by number and by tokens, and 1, 2 and 4 ranks of unequal size with groups straddling them."""
     world, objective = World(1), composed(sections, aggregation)
     want = whole(objective, world)
     for parts in (2, 5, 20):
-        leaves = world.leaves()
-        micros = objective.split(objective.weigh(world.batch()), parts=parts)
+        leaves, batch = world.leaves(), ready(objective, world.batch())
+        micros = objective.split(batch, parts=parts)
         assert len(micros) == parts
         outs = [objective.loss(m, **outputs(world, leaves, m.rows)) for m in micros]
         for out in outs:
             out.total.backward()
-        got = sum(o.total.detach() for o in outs), {k: v.grad for k, v in leaves.items()}, objective.metrics(outs)
+        got = sum(o.total.detach() for o in outs), {k: v.grad for k, v in leaves.items()}, objective.metrics(batch, outs)
         assert_same(want, _zeroed(got, leaves))
     if objective.scope in ("token", "sequence"):
-        for cut in ([9], [2, 7], [0, 4, 4, 1]):
+        for cut in ([9], [2, 7], [2, 2, 4, 1] if set(STEPS) & set(sections) else [0, 4, 4, 1]):
             assert_same(want, over_ranks(objective, world, cut))
 
 
@@ -105,11 +153,12 @@ def over_ranks(objective, world, cut, max_tokens=9):
         batch = world.batch(rows[rank])
         if idle[rank]:
             batch = batch.select(torch.zeros(len(batch.sequences.index), dtype=torch.bool))
-        micros = mine.split(mine.weigh(batch), max_tokens)
+        batch = ready(mine, batch)
+        micros = mine.split(batch, max_tokens)
         outs = [mine.loss(m, **outputs(world, leaves, torch.tensor(rows[rank])[m.rows])) for m in micros]
         for out in outs:
             out.total.backward()
-        return sum(o.total.detach() for o in outs), leaves, mine.metrics(outs), len(micros)
+        return sum(o.total.detach() for o in outs), leaves, mine.metrics(batch, outs), len(micros)
 
     results = SimulatedRanks.run(n, work)
     assert len({r[3] for r in results}) == 1  # equally many micro-batches, or DDP would wait for ever
@@ -139,32 +188,32 @@ def test_padded_packed_and_nested_agree(sections):
     want = whole(objective, world)
     flat = {k: v[world.mask] if v.shape[:2] == world.mask.shape else v for k, v in world.columns.items()}
     packed = lossary.Batch.from_packed(world.mask.sum(1), **flat)
-    leaves = {k: v.detach()[world.mask].requires_grad_() for k, v in world.leaves().items()}
-    out = objective.loss(objective.weigh(packed), **{k: v for k, v in leaves.items()})
+    leaves, batch = world.leaves(), ready(objective, packed)
+    out = objective.loss(batch, **{k: v[batch.rows][world.mask[batch.rows]] for k, v in leaves.items()})
     out.total.backward()
     assert torch.equal(out.total.detach(), want[0])
     for name, x in leaves.items():
-        assert torch.equal(x.grad if x.grad is not None else torch.zeros_like(x), want[1][name][world.mask])
+        assert torch.equal(x.grad if x.grad is not None else torch.zeros_like(x), want[1][name])
 
     jag = lambda v: torch.nested.nested_tensor(list(v), layout=torch.jagged)  # noqa: E731
     nested = lossary.Batch.from_nested(
         jag(world.mask), **{k: jag(v) if v.shape[:2] == world.mask.shape else v for k, v in world.columns.items()}
     )
-    out = objective.loss(objective.weigh(nested), **{k: jag(v.detach()) for k, v in world.leaves().items()})
+    batch = ready(objective, nested)
+    out = objective.loss(batch, **{k: jag(v.detach()[batch.rows]) for k, v in world.leaves().items()})
     assert torch.equal(out.total, want[0])
 
 
-@pytest.mark.parametrize("aggregation", AGGREGATIONS)
-@pytest.mark.parametrize("sections", TERMS)
+@pytest.mark.parametrize(("sections", "aggregation"), PAIRS)
 def test_the_order_of_sequences_means_nothing(sections, aggregation):
     objective, world = composed(sections, aggregation), World(4)
     want = whole(objective, world)
     order = torch.randperm(len(world.mask), generator=torch.Generator().manual_seed(0))
     leaves = world.leaves()
-    batch = world.batch(order.tolist())
-    out = objective.loss(objective.weigh(batch), **outputs(world, leaves, order))
+    batch = ready(objective, world.batch(order.tolist()))
+    out = objective.loss(batch, **outputs(world, leaves, order[batch.rows]))
     out.total.backward()
-    assert_same(want, _zeroed((out.total.detach(), {k: v.grad for k, v in leaves.items()}, objective.metrics(out)), leaves))
+    assert_same(want, _zeroed((out.total.detach(), {k: v.grad for k, v in leaves.items()}, objective.metrics(batch, out)), leaves))
 
 
 @pytest.mark.parametrize("sections", TERMS)
@@ -192,7 +241,7 @@ def test_extreme_log_ratios_stay_finite_in_float32(sections, drift):
     """At the default bound, where one float32 exponential would overflow past 88; for advantages of both signs and zero."""
     torch.manual_seed(0)
     world, objective = World(7, dtype=torch.float32), composed(sections)
-    world.log_prob = torch.full_like(world.log_prob, -1.0)
+    world.log_prob = torch.full_like(world.log_prob, min(drift, 0.0) - 1)
     for name in ("old_log_prob", "ref_log_prob", "rollout_log_prob", "teacher_log_prob"):
         world.columns[name] = torch.where(torch.rand(world.mask.shape) < 0.5, world.log_prob - drift, world.log_prob - 0.1)
     world.columns["advantages"] = torch.randint(-1, 2, world.mask.shape).float()
