@@ -1,14 +1,27 @@
 """Warnings about recipes that are allowed but hardly meant: each component says what it suits."""
 
 import ast
+import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from .bound import Bound
 from .terms import Correction, Term
 
-_COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": partial(math.isclose, rel_tol=0.01),
+}
+_OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Div: operator.truediv,
+}
 
 
 def lint_term(term: Term, aggregation: str) -> list[str]:
@@ -36,7 +49,7 @@ def lint_params(bound: Bound) -> list[str]:
         if name in ("aggregation", "apply") or value is None or isinstance(value, (str, bool)):
             continue
         sign, _, limit = rule.partition(" ")
-        if sign in _COMPARE and not _COMPARE[sign](value, _sum(limit, bound.params)):
+        if sign in _COMPARE and (number := _number(limit, bound.params)) is not None and not _COMPARE[sign](value, number):
             found.append(f"{bound.slot}.{name}: {value:g} does not suit {bound.component.name!r}, which is made for {name} {rule}.")
     return found
 
@@ -53,15 +66,15 @@ def lint_corrections(corrections: Sequence[Correction], terms: Sequence[Term]) -
     return found
 
 
-def _sum(text: str, params: Mapping[str, Any]) -> float:
-    """Evaluate a sum of numbers and hyperparameters, as in ``1 + clip_ratio_high``."""
+def _number(text: str, params: Mapping[str, Any]) -> float | None:
+    """Evaluate numbers and hyperparameters, as in ``1 + clip_ratio_high``; None where one of these is None."""
 
     def value(node: ast.expr) -> float:
-        if isinstance(node, ast.BinOp) and isinstance(node.op, (ast.Add, ast.Sub)):
-            right = value(node.right)
-            return value(node.left) + (right if isinstance(node.op, ast.Add) else -right)
-        if isinstance(node, ast.Name):
-            return float(params[node.id])
-        return float(ast.literal_eval(node))
+        if isinstance(node, ast.BinOp):
+            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
+        return float(params[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node))
 
-    return value(ast.parse(text, mode="eval").body)
+    expression = ast.parse(text, mode="eval").body
+    if any(isinstance(node, ast.Name) and params[node.id] is None for node in ast.walk(expression)):
+        return None
+    return value(expression)

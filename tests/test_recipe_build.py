@@ -284,6 +284,12 @@ def test_a_choice_is_one_of_few(key):
         ({"policy_loss": {"use": "gspo", "clip_ratio_high": 0.2}, "aggregation": "seq-mean-token-mean"}, "clip_ratio_high: 0.2 does not suit 'gspo'"),
         ({"policy_loss": {"use": "dual-clip", "clip_ratio_high": 2.5, "clip_ratio_c": 3.0}}, "3 does not suit 'dual-clip', which is made for clip_ratio_c > 1 + clip_ratio_high"),
         ({"policy_loss": "reinforce", "kl": {"use": "k1", "coef": 0.1}}, "kl: 'k1' as a loss gives no useful gradient; it suits apply: reward"),
+        ({"policy_loss": {"use": "two-sided-delta", "clip_ratio_high": 0.5, "delta": 1.4}}, "1.4 does not suit 'two-sided-delta', which is made for delta > 1 + clip_ratio_high"),
+        ({"policy_loss": {"use": "cispo", "imp_ratio_cap": 0.2}}, "0.2 does not suit 'cispo', which is made for imp_ratio_cap >= 1"),
+        ({"policy_loss": "ppo-clip", "correction": {"use": "reject-k1", "lower": 0.9, "upper": 2.0, "denominator": "kept"}}, "lower: 0.9 does not suit 'reject-k1', which is made for lower = 1 / upper"),
+        ({"policy_loss": "ppo-clip", "correction": {"use": "truncated-is", "cap": 0.5}}, "cap: 0.5 does not suit 'truncated-is', which is made for cap >= 1"),
+        ({"policy_loss": "ppo-clip", "correction": ["truncated-is", {"use": "icepop", "denominator": "kept"}]}, "'icepop' weighs what 'truncated-is' has weighed already"),
+        ({"policy_loss": "decoupled-ppo", "correction": "truncated-is"}, "'decoupled-ppo' corrects for the sampler itself; 'truncated-is' does it once more"),
         ({"policy_loss": "grpo"}, "'grpo' is made for the aggregation seq-mean-token-mean, not token-mean"),
     ],
 )  # fmt: skip
@@ -298,6 +304,10 @@ def test_what_is_allowed_but_hardly_meant_is_warned_of(recipe, say):
 def test_settings_within_what_suits_are_silent():
     compose({"policy_loss": "gspo", "aggregation": "seq-mean-token-mean"})
     compose({"policy_loss": {"use": "dual-clip", "clip_ratio_high": 0.2, "clip_ratio_c": 3.0}})
+    compose(
+        {"policy_loss": "ppo-clip", "correction": {"use": "reject-k1", "agg": "mean", "lower": 0.99, "upper": 1.01, "denominator": "kept"}}
+    )
+    compose({"policy_loss": "ppo-clip", "correction": {"use": "reject-k1", "lower": 0.9, "upper": None, "denominator": "kept"}})
     compose({"policy_loss": "reinforce", "advantage": "rloo", "kl": {"use": "k1", "coef": 0.1, "apply": "reward"}})
 
 

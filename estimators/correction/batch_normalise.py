@@ -7,7 +7,7 @@ import torch
 from ...batch import Sequences
 from ...numerics import accumulator
 from ...registry import PerToken, correction
-from .levels import Correction as Weights
+from .levels import Weight
 
 
 @correction(
@@ -18,7 +18,7 @@ from .levels import Correction as Weights
         "slime": "mis.py's `tis_batch_normalize` at level `token`.",
     },
 )
-def batch_normalise(correction: PerToken, sequences: Sequences, *, weighting: Literal["token", "sequence"] = "token") -> Weights:
+def batch_normalise(correction: PerToken, sequences: Sequences, *, weighting: Literal["token", "sequence"] = "token") -> Weight:
     r"""Return the factor that gives the weights made so far the mean 1; it stands last in a chain, after what truncates.
 
     .. math:: w'_t = \frac{w_t}{\bar w}

@@ -1,7 +1,7 @@
 """A token that one of the policies finds impossible has no ratio, so it leaves."""
 
 from ...registry import PerToken, correction
-from .levels import Correction
+from .levels import Keep
 
 
 @correction(scope="token")
@@ -9,7 +9,7 @@ def drop_impossible(
     log_prob: PerToken,
     old_log_prob: PerToken,
     rollout_log_prob: PerToken | None = None,
-) -> Correction:
+) -> Keep:
     r"""Drop a token whose log-probability is infinite on any side: no clip makes sense of it, and counting it as ratio 0 shrinks the loss.
 
     .. math:: \text{kept where } \ell_t, \ell^{old}_t, \ell^{roll}_t > -\infty

@@ -2,7 +2,7 @@
 
 from ...batch import Sequences
 from ...registry import PerSequence, correction
-from .levels import Correction
+from .levels import Keep
 
 
 @correction(
@@ -16,7 +16,7 @@ from .levels import Correction
         "roll": "`max_len_mask: true`.",
     },
 )
-def drop_truncated(truncated: PerSequence, sequences: Sequences) -> Correction:
+def drop_truncated(truncated: PerSequence, sequences: Sequences) -> Keep:
     r"""Drop every token of a sequence that was cut at the length limit; a filter would take its reward out of the group as well.
 
     .. math:: \text{kept where } truncated_i = 0

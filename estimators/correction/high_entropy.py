@@ -3,6 +3,7 @@
 from ...numerics import quantile
 from ...registry import PerToken, correction
 from ...registry.hyper import Fraction
+from .levels import Keep
 
 
 @correction(
@@ -13,7 +14,7 @@ from ...registry.hyper import Fraction
         "trl": "top_entropy_quantile in its GMPO trainer, whose mean is over the kept tokens; with its other losses use the policy loss."
     },
 )
-def high_entropy(entropy: PerToken, *, top_entropy_quantile: Fraction = 0.2) -> tuple[None, PerToken]:
+def high_entropy(entropy: PerToken, *, top_entropy_quantile: Fraction = 0.2) -> Keep:
     r"""Keep the tokens of highest entropy in the step and drop the others before the policy loss sees them.
 
     .. math:: t \in K \iff H_t \ge q_{1 - \rho}(H)

@@ -3,12 +3,13 @@
 from ...numerics import bounded
 from ...registry import PerToken, correction
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
-from .levels import Correction, distance, within
+from .levels import Both, distance, within
 
 
 @correction(
     paper="arXiv:2510.18855",
     scope="token",
+    suits={"lower": "<= 1", "upper": ">= 1"},
     compat={
         "verl": '`rollout_is: token, rollout_is_threshold: "0.5_5.0"`, with `denominator: original`.',
         "nemo-rl": "type `icepop`: the two ratios are `lower` and `upper`; `log_ratio_bound: null` and `denominator: original`.",
@@ -25,7 +26,7 @@ def icepop(
     upper: Positive = 5.0,
     strict: bool = False,
     log_ratio_bound: LogRatioBound = 20.0,
-) -> Correction:
+) -> Both:
     r"""Weigh each token by its own ratio of trainer to sampler inside a band, and drop it outside; ``masked-is`` has wider levels too.
 
     .. math:: w_t = e^{d_t}, \qquad \text{kept where } lower \le w_t \le upper, \qquad d_t = \ell^{old}_t - \ell^{roll}_t

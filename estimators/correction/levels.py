@@ -13,8 +13,12 @@ Over = Literal["token", "segment", "geometric", "sequence"]
 """Level of a ratio: of the token, the geometric mean over its turn or over its sequence, the product over its sequence."""
 Aggregation = Literal["token", "segment", "mean", "sum", "max"]
 """How a statistic of tokens is judged: each token's own, the mean over its turn, or mean, sum or maximum over its sequence."""
-Correction = tuple[PerToken | None, PerToken | None]
-"""``(weight, keep)`` of each token."""
+Weight = tuple[PerToken, None]
+"""What a correction returns that weighs each token and drops none."""
+Keep = tuple[None, PerToken]
+"""What one returns that drops tokens and weighs none."""
+Both = tuple[PerToken, PerToken]
+"""``(weight, keep)``: what lies outside goes, and the rest is weighed."""
 
 _AS: dict[Over, Aggregation] = {"token": "token", "segment": "segment", "geometric": "mean", "sequence": "sum"}
 

@@ -6,7 +6,7 @@ from ...batch import Sequences
 from ...numerics import accumulator, scan
 from ...registry import Mean, PerToken, Report, correction
 from ...registry.hyper import Positive
-from .levels import Correction, distance
+from .levels import Keep, distance
 
 
 @correction(
@@ -14,9 +14,7 @@ from .levels import Correction, distance
     scope="step",
     compat={"areal": "`m2_threshold`, with `denominator: original`; there the moment is that of a micro-batch."},
 )
-def m2po(
-    old_log_prob: PerToken, rollout_log_prob: PerToken, sequences: Sequences, *, m2_threshold: Positive = 0.04
-) -> tuple[Correction, Report]:
+def m2po(old_log_prob: PerToken, rollout_log_prob: PerToken, sequences: Sequences, *, m2_threshold: Positive = 0.04) -> tuple[Keep, Report]:
     r"""Drop the tokens of largest squared log-ratio until the mean of the rest is below a threshold; ``reject-k2`` bounds each one's.
 
     .. math:: \text{keep the most tokens of smallest } d_t^2 \text{ whose mean is} < \theta, \qquad d_t = \ell^{old}_t - \ell^{roll}_t

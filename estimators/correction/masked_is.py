@@ -3,12 +3,13 @@
 from ...batch import Sequences
 from ...registry import PerToken, correction
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
-from .levels import Correction, Over, log_weight, within
+from .levels import Both, Over, log_weight, within
 
 
 @correction(
     aliases=("mis",),
     scope="sequence",
+    suits={"lower": "<= 1", "upper": ">= 1"},
     compat={
         "verl": '`rollout_is_threshold: "L_U"` is `lower: L, upper: U`, with `denominator: original`; it puts weights of 0 there.',
         "trl": "`token_mask` and `sequence_mask` (the default): `clip_max` is `upper` (3.0), `clip_min` is `lower`, `denominator: original`.",
@@ -28,7 +29,7 @@ def masked_is(
     lower: NonNegative | None = 0.5,
     upper: Positive | None = 2.0,
     log_ratio_bound: LogRatioBound = 20.0,
-) -> Correction:
+) -> Both:
     r"""Weigh by the ratio of trainer to sampler and drop what lies outside a band; ``truncated-is`` keeps it, at the bound.
 
     .. math:: w_t = e^{D_t}, \qquad \text{kept where } lower \le w_t \le upper

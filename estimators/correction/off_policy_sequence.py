@@ -5,7 +5,7 @@ from typing import Literal
 from ...batch import Sequences
 from ...registry import ColumnError, PerToken, correction
 from ...registry.hyper import NonNegative
-from .levels import Correction, distance
+from .levels import Keep, distance
 
 
 @correction(
@@ -28,7 +28,7 @@ def off_policy_sequence(
     *,
     behaviour: Literal["rollout", "old"] = "rollout",
     opsm_delta: NonNegative = 0.1,
-) -> Correction:
+) -> Keep:
     r"""Drop the tokens of negative advantage of sequences that became less likely by more than a threshold, for any loss (``opsm`` clips).
 
     .. math:: \text{dropped where } A_t < 0 \ \text{and}\ \tfrac{1}{n_i} \sum_s (\ell^b_s - \ell_s) > \delta

@@ -5,12 +5,13 @@ import math
 from ...batch import Sequences
 from ...registry import PerToken, correction
 from ...registry.hyper import Positive
-from .levels import Correction, distance, within, without
+from .levels import Keep, distance, within, without
 
 
 @correction(
     aliases=("outlier-token",),
     scope="sequence",
+    suits={"lower": "<= 1", "upper": ">= 1"},
     compat={
         "skyrl": "`outlier_token_is_threshold_low` and `outlier_token_is_threshold_high` are `lower` and `upper`; it applies this first."
     },
@@ -22,7 +23,7 @@ def outlier(
     *,
     lower: Positive | None = 1e-4,
     upper: Positive | None = 100.0,
-) -> Correction:
+) -> Keep:
     r"""Drop a sequence when one ratio of trainer to sampler lies outside a band; ``veto`` looks below only, ``reject-k1`` at sums or means.
 
     .. math:: \text{kept where } lower \le e^{d_s} \le upper \text{ for all } s, \qquad d_t = \ell^{old}_t - \ell^{roll}_t

@@ -7,8 +7,9 @@ from pydantic import Field
 
 from ...batch import Sequences
 from ...numerics import accumulator, safe_divide
-from ...registry import PerSequence, PerToken, correction
+from ...registry import PerSequence, correction
 from ...registry.hyper import NonNegative
+from .levels import Weight
 
 Method = Annotated[Literal["pow", "max_min", "max_random"], Field(description="which rewards say much")]
 
@@ -23,7 +24,7 @@ Method = Annotated[Literal["pow", "max_min", "max_random"], Field(description="w
 )
 def pf_ppo(
     rewards: PerSequence, sequences: Sequences, *, reweight_method: Method = "pow", weight_pow: NonNegative = 2.0, floor: NonNegative = 1e-8
-) -> tuple[PerToken | None, PerToken | None]:
+) -> Weight:
     r"""Weigh each sequence by its reward, with mean 1 over the step; no other correction here looks at rewards.
 
     .. math:: w_i = \frac{u_i}{\operatorname{mean}_{step} u}, \qquad u_i = |s_i|^p + f, \quad [s_i \in \{\max s, \min s\}] + f

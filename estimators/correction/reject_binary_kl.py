@@ -8,7 +8,7 @@ from pydantic import Field
 from ...batch import Sequences
 from ...registry import PerToken, correction
 from ...registry.hyper import Positive
-from .levels import Aggregation, Correction, gathered, within
+from .levels import Aggregation, Keep, gathered, within
 
 
 @correction(
@@ -27,7 +27,7 @@ def reject_binary_kl(
     agg: Aggregation = "mean",
     upper: Positive = 0.02,
     epsilon: Annotated[float, Field(gt=0, lt=0.5)] = 1e-6,
-) -> Correction:
+) -> Keep:
     r"""Keep where KL(sampler || trainer) of "this token or another" is small: between a ratio and a difference of probabilities.
 
     .. math:: \text{kept where } \operatorname{agg}\Bigl(p \ln\frac{p}{q} + (1 - p) \ln\frac{1 - p}{1 - q}\Bigr) \le upper, \qquad

@@ -6,12 +6,13 @@ from ...batch import Sequences
 from ...numerics import bounded
 from ...registry import PerToken, correction
 from ...registry.hyper import LogRatioBound, Positive
-from .levels import Aggregation, Correction, distance, gathered, within
+from .levels import Aggregation, Keep, distance, gathered, within
 
 
 @correction(
     aliases=("reject-ratio",),
     scope="sequence",
+    suits={"lower": "= 1 / upper", "upper": ">= 1"},
     compat={
         "verl": '`token_k1`, `seq_sum_k1`, `seq_mean_k1`: its k1 bounds the inverse ratio, so "a_b" is `lower: 1/b, upper: 1/a`.',
         "skyrl": "`sequence_mask_metric: geometric` is `agg: mean` (0.99, 1.01), `product` is `sum` (0.5, 2.0); `token_mask` is `token`.",
@@ -33,7 +34,7 @@ def reject_k1(
     lower: Positive | None = 0.5,
     upper: Positive | None = 2.0,
     log_ratio_bound: LogRatioBound = 20.0,
-) -> Correction:
+) -> Keep:
     r"""Keep where the ratio of trainer to sampler lies in a band, and weigh nothing; ``masked-is`` also weighs by it.
 
     .. math:: \text{kept where } \ln lower \le \operatorname{agg}(d) \le \ln upper, \qquad d_t = \ell^{old}_t - \ell^{roll}_t

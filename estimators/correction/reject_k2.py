@@ -4,7 +4,7 @@ from ...batch import Sequences
 from ...numerics import bounded
 from ...registry import PerToken, correction
 from ...registry.hyper import LogRatioBound, Positive
-from .levels import Aggregation, Correction, distance, gathered, within
+from .levels import Aggregation, Keep, distance, gathered, within
 
 
 @correction(
@@ -24,7 +24,7 @@ def reject_k2(
     agg: Aggregation = "mean",
     upper: Positive = 0.02,
     log_ratio_bound: LogRatioBound = 20.0,
-) -> Correction:
+) -> Keep:
     r"""Keep where half the squared log-ratio is small; ``reject-k3`` punishes a likelier trainer more than a less likely one.
 
     .. math:: \text{kept where } \operatorname{agg}(\tfrac12 d^2) \le upper, \qquad d_t = \ell^{old}_t - \ell^{roll}_t

@@ -6,7 +6,7 @@ from ...batch import Sequences
 from ...numerics import bounded
 from ...registry import PerToken, correction
 from ...registry.hyper import LogRatioBound, Positive
-from .levels import Aggregation, Correction, distance, gathered, within
+from .levels import Aggregation, Keep, distance, gathered, within
 
 
 @correction(
@@ -26,7 +26,7 @@ def reject_k3(
     upper: Positive = 0.01,
     inverse: bool = False,
     log_ratio_bound: LogRatioBound = 20.0,
-) -> Correction:
+) -> Keep:
     r"""Keep where the estimated KL of the sampler from the trainer is small; ``reject-k2`` treats both directions alike.
 
     .. math:: \text{kept where } \operatorname{agg}(e^d - 1 - d) \le upper, \qquad d_t = \ell^{old}_t - \ell^{roll}_t

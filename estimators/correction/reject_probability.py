@@ -5,7 +5,7 @@ import torch
 from ...batch import Sequences
 from ...numerics import probability_shift
 from ...registry import PerToken, correction
-from .levels import Aggregation, Correction, gathered, within
+from .levels import Aggregation, Keep, gathered, within
 
 
 @correction(
@@ -28,7 +28,7 @@ def reject_probability(
     lower: float | None = -0.2,
     upper: float | None = 0.2,
     absolute: bool = False,
-) -> Correction:
+) -> Keep:
     r"""Keep where the probability has changed little; by ratios (``reject-k1``) rare tokens are rejected most, here the likely ones.
 
     .. math:: \text{kept where } lower \le \operatorname{agg}\bigl(e^{\ell^{old}} - e^{\ell^{roll}}\bigr) \le upper

@@ -10,7 +10,7 @@ from ...batch import Ranks, Sequences
 from ...numerics import accumulator, safe_divide
 from ...registry import Max, PerToken, Report, correction
 from ...registry.hyper import LogRatioBound
-from .levels import Correction, Over, log_weight
+from .levels import Over, Weight, log_weight
 
 _ROUNDS = 40
 
@@ -26,7 +26,7 @@ def target_ess(
     by: Literal["temper", "cap"] = "temper",
     level: Over = "token",
     log_ratio_bound: LogRatioBound = 20.0,
-) -> tuple[Correction, Report]:
+) -> tuple[Weight, Report]:
     r"""Choose the power, or the cap, of the ratios by their effective sample size; ``truncated-is`` takes a fixed cap whatever it does.
 
     .. math:: w_t = e^{a D_t} \ (\text{temper}) \quad\text{or}\quad \min(e^{D_t}, c) \ (\text{cap}), \qquad

@@ -3,12 +3,13 @@
 from ...batch import Sequences
 from ...registry import Mean, PerToken, Report, correction
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
-from .levels import Correction, Over, log_weight
+from .levels import Over, Weight, log_weight
 
 
 @correction(
     aliases=("tis",),
     scope="sequence",
+    suits={"cap": ">= 1", "floor": "<= 1"},
     compat={
         "verl": "`rollout_is: token | sequence` is `level`, a single number as `rollout_is_threshold` is `cap`, with `denominator: original`.",
         "trl": "`token_truncate` and `sequence_truncate` are `level`, `clip_max` is `cap` (3.0), `clip_min` is `floor`; `log_ratio_bound: null`.",
@@ -31,7 +32,7 @@ def truncated_is(
     cap: Positive | None = 2.0,
     floor: NonNegative = 0.0,
     log_ratio_bound: LogRatioBound = 20.0,
-) -> tuple[Correction, Report]:
+) -> tuple[Weight, Report]:
     r"""Multiply the loss by the capped ratio of trainer to sampler; ``masked-is`` drops what this one caps.
 
     .. math:: w_t = \operatorname{clip}\bigl(e^{D_t}, floor, cap\bigr), \qquad d_t = \ell^{old}_t - \ell^{roll}_t

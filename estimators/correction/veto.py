@@ -5,15 +5,16 @@ import math
 from ...batch import Sequences
 from ...registry import PerToken, correction
 from ...registry.hyper import Positive
-from .levels import Correction, distance, without
+from .levels import Keep, distance, without
 
 
 @correction(
     aliases=("rs-veto",),
     scope="sequence",
+    suits={"threshold": "< 1"},
     compat={"slime": "mis.py's `rs_veto_threshold` is `threshold`."},
 )
-def veto(old_log_prob: PerToken, rollout_log_prob: PerToken, sequences: Sequences, *, threshold: Positive = 1e-4) -> Correction:
+def veto(old_log_prob: PerToken, rollout_log_prob: PerToken, sequences: Sequences, *, threshold: Positive = 1e-4) -> Keep:
     r"""Drop a sequence as soon as one of its ratios of trainer to sampler is below a threshold; ``outlier`` also bounds them above.
 
     .. math:: \text{kept where } \min_{s} e^{d_s} \ge threshold, \qquad d_t = \ell^{old}_t - \ell^{roll}_t
