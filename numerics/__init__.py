@@ -4,7 +4,7 @@ from .bernoulli import binary_kl, probability_shift
 from .bins import bin_centres, bin_points, cross_entropy, decoded, hl_gauss, two_hot
 from .choose import log_choose
 from .divergence import adaptive_kl, forward_kl, jensen_shannon, reverse_kl, skewed_forward_kl, skewed_reverse_kl
-from .mismatch import effective_sample_size, mismatch
+from .mismatch import mismatch
 from .noise import hashed_uniform
 from .quantile import quantile, segment_quantile
 from .ratio import bounded, bounded_log_ratio, capped, clipped_surrogate, scored
@@ -28,7 +28,6 @@ __all__ = [
     "clipped_surrogate",
     "cross_entropy",
     "decoded",
-    "effective_sample_size",
     "entropy_of",
     "forward_kl",
     "hashed_uniform",

@@ -23,8 +23,8 @@ def mismatch(old_log_prob: Tensor, rollout_log_prob: Tensor, sequences: Ladder, 
 
     With :math:`d = \ell^{old} - \ell^{roll}` [nats], :math:`w = e^d`, and the perplexity :math:`e^{-\bar\ell}` of each sequence:
 
-    - over tokens: ``kl`` (the mean of :math:`-d`), ``k3_kl``, ``chi2_token`` (of :math:`w^2 - 1`), and ``rollout_is_mean`` and
-      ``rollout_is_square`` (of :math:`w` and :math:`w^2`, which give the effective sample size: ``effective_sample_size``);
+    - over tokens: ``kl`` (the mean of :math:`-d`), ``k3_kl``, ``chi2_token`` (of :math:`w^2 - 1`), and ``rollout_is_mean`` (of
+      :math:`w`);
     - over sequences: ``training_ppl``, ``rollout_ppl``, their logarithms ``..._log_ppl``, ``log_ppl_diff`` (its mean, size and extremes),
       ``ppl_ratio``, and ``chi2_seq`` (of the squared product of the ratios, less 1).
 
@@ -45,7 +45,6 @@ def mismatch(old_log_prob: Tensor, rollout_log_prob: Tensor, sequences: Ladder, 
         "k3_kl": Mean(torch.expm1(finite) - d, scored),
         "chi2_token": Mean(torch.expm1(2 * near), scored),
         "rollout_is_mean": Mean(w, scored),
-        "rollout_is_square": Mean(w.square(), scored),
         "training_ppl": Mean(bounded(nll, None).exp(), live),
         "training_log_ppl": Mean(nll, live),
         "rollout_ppl": Mean(bounded(rollout_nll, None).exp(), live),
@@ -57,8 +56,3 @@ def mismatch(old_log_prob: Tensor, rollout_log_prob: Tensor, sequences: Ladder, 
         "ppl_ratio": Mean(bounded(apart, None).exp(), live),
         "chi2_seq": Mean(torch.expm1(2 * bounded(sequences.sum(d), bound)), live),
     }
-
-
-def effective_sample_size(mean: Tensor | float, square: Tensor | float) -> Tensor | float:
-    """Return ``mean(w)^2 / mean(w^2)``: the fraction of the samples that equally weighted ones would need for the same noise."""
-    return mean * mean / square

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch, Ranks
-from ..numerics import accumulator, safe_divide
+from ..numerics import accumulator, mismatch, safe_divide
 from ..registry import ColumnError, Level, Max, Mean, Min
 from .bound import Bound, View
 from .metrics import Measure, measure
@@ -59,6 +59,17 @@ def decided(bounds: Iterable[Bound], view: View, weight: Tensor, reports: dict[s
     return weight, keep
 
 
+def apart(batch: Batch, ranks: Ranks) -> dict[str, Measure]:
+    """Report how far trainer and sampler are apart before any correction, and the effective sample size that their raw ratios leave."""
+    if "old_log_prob" not in batch or "rollout_log_prob" not in batch:
+        return {}
+    old, rollout = (batch.column(name, Level.TOKEN) for name in ("old_log_prob", "rollout_log_prob"))
+    found: dict[str, Any] = dict(mismatch(old, rollout, batch.sequences))
+    ratio = found["rollout_is_mean"]
+    found["rollout_is_eff_sample_size"] = _ess(ratio.x, ratio.where, ranks)
+    return {f"rollout_corr/{name}": measure(x, "the distance of trainer and sampler") for name, x in found.items()}
+
+
 def _real(batch: Batch, made: Made) -> torch.dtype:
     found = [x.dtype for x in (*batch.columns.values(), *(x for x, _ in made.values())) if isinstance(x, Tensor) and x.is_floating_point()]
     return found[0] if found else torch.float32
@@ -95,12 +106,16 @@ def _dropped(bound: Bound, batch: Batch, keep: Tensor) -> dict[str, Measure]:
 
 
 def _summary(weight: Tensor, keep: Tensor | None, ranks: Ranks) -> dict[str, Measure]:
-    """Report the product of the weights so far, and its effective sample size: ``(sum w)^2 / (n sum w^2)``."""
+    """Report the product of the weights so far, and its effective sample size."""
     where = torch.ones_like(weight, dtype=torch.bool) if keep is None else keep
-    wide = torch.where(where, weight, 0.0).to(accumulator(weight))
-    total, squares, count = ranks.sum(torch.stack([wide.sum(), wide.square().sum(), where.sum().to(wide.dtype)])).unbind()
     found: dict[str, Any] = {
-        "weight": Mean(weight, where), "weight/max": Max(weight, where), "weight/min": Min(weight, where),
-        "ess": Mean(safe_divide(total.square(), count * squares).reshape(1), (count > 0).reshape(1)),
+        "weight": Mean(weight, where), "weight/max": Max(weight, where), "weight/min": Min(weight, where), "ess": _ess(weight, where, ranks)
     }  # fmt: skip
     return {f"correction/{key}": measure(x, "correction") for key, x in found.items()}
+
+
+def _ess(weight: Tensor, where: Tensor, ranks: Ranks) -> Mean:
+    """Return ``(sum w)^2 / (n sum w^2)``, the share of the tokens that equally weighted ones would need for the same noise."""
+    wide = torch.where(where, weight, 0.0).to(accumulator(weight))
+    total, squares, count = ranks.sum(torch.stack([wide.sum(), wide.square().sum(), where.sum().to(wide.dtype)])).unbind()
+    return Mean(safe_divide(total.square(), count * squares).reshape(1), (count > 0).reshape(1))

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..batch import ONE_RANK, Batch, Ranks
 from ..registry import ColumnError, Level, Max, Mean, Min, listing
 from .bound import Bound, View, scalar_like
-from .correcting import corrected
+from .correcting import apart, corrected
 from .memory import Memory
 from .metrics import Measure, measure
 from .planning import part_of
@@ -51,6 +51,8 @@ class Estimator:
                 reports.update(_summary(f"critic/{name}", x))
         if not len(batch) and len(all_of_it):
             batch = _in_its_stead(all_of_it, batch)
+        if self.plan.corrections:
+            reports.update(apart(batch, self.ranks))
         batch = replace(batch, reports=reports)
         rules = [c.bound for c in self.plan.corrections if c.when == "estimate"]
         paid = {name: made[name] for name in REWARDS if name in made}

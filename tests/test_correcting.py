@@ -195,6 +195,26 @@ def test_reports_say_how_much_went_by_the_sign_of_the_advantage_and_how_much_wei
     assert math.isclose(told["correction/gap"], d.mean(), rel_tol=1e-12)
 
 
+def test_the_distance_of_trainer_and_sampler_is_told_as_it_was_before_any_correction():
+    world = World(12)
+    objective = composed(correction=[{"use": "ratio-cut", "denominator": "kept"}])
+    told = objective.metrics(objective.estimate(world.batch()))
+    d = (world.columns["old_log_prob"] - world.columns["rollout_log_prob"])[world.mask]
+    w = d.exp()
+    assert math.isclose(told["rollout_corr/kl"], -d.mean(), rel_tol=1e-12)
+    assert math.isclose(told["rollout_corr/chi2_token"], (w**2).mean() - 1, rel_tol=1e-12)
+    assert math.isclose(told["rollout_corr/rollout_is_eff_sample_size"], w.sum() ** 2 / (len(w) * (w**2).sum()), rel_tol=1e-12)
+
+    def over(ranks, rank):
+        o = lossary.Objective(objective.plan, ranks)
+        return o.metrics(o.estimate(world.batch([[0, 1, 2], [3, 4, 5, 6, 7, 8]][rank])))
+
+    for other in SimulatedRanks.run(2, over):
+        assert {k: v for k, v in other.items() if "rollout_corr" in k} == pytest.approx(
+            {k: v for k, v in told.items() if "rollout_corr" in k}, rel=1e-12
+        )
+
+
 @pytest.mark.parametrize(
     ("sections", "said"),
     [

@@ -56,6 +56,18 @@ def test_metric_o3_of_three_mini_batches_the_last_does_not_speak_for_all():
     assert o.metrics(outs)["actor/pg_clipfrac"] == pytest.approx(0.3)
 
 
+def test_metric_o5_what_leaves_the_loss_still_has_its_length():
+    mask, truncated = t([[1, 1, 0, 0], [1, 1, 1, 1]]), t([0, 1])
+    logp = leaf([[-1.0, -2, 0, 0], [-1, -1, -1, -1]])
+    o = compose({"policy_loss": "given", "correction": {"use": "drop-truncated", "denominator": "kept"}}, components=[given])
+    batch = o.estimate(Batch.from_padded(mask, truncated=truncated))
+    out = o.loss(o.weigh(batch), log_prob=logp)
+    out.total.backward()
+    assert out.total.item() == pytest.approx(-1.5)
+    assert logp.grad[1].tolist() == [0, 0, 0, 0]
+    assert batch.lengths == (2, 4)
+
+
 def test_metric_o4_how_far_the_critic_moved_is_measured_against_its_old_self():
     ones, values = torch.ones(1, 4).double(), leaf([[1.1, 1.9, 0.6, 1.2]])
     o = compose({"value_loss": {"use": "clipped-mse", "cliprange_value": 0.25}})

@@ -163,6 +163,20 @@ def test_logp_o3_a_token_that_the_sampler_did_not_score_can_be_dropped():
         Batch.from_padded(torch.ones(1, 3), old_log_prob=rollout)
 
 
+def test_logp_o4_a_token_that_is_impossible_on_one_side_leaves_the_mean():
+    logp, mask = leaf([[-0.7, -torch.inf]]), torch.ones(1, 2)
+    o = compose({"policy_loss": "ppo-clip", "correction": {"use": "drop-impossible", "denominator": "kept", "decide": "measure"}})
+    batch = o.estimate(Batch.from_padded(mask, old_log_prob=t([[-0.7, -3.0]]), advantages=t([[1.0, 1.0]])))
+    measured = o.measure(batch, log_prob=logp.detach())
+    out = o.loss(o.weigh(measured), log_prob=logp)
+    out.total.backward()
+    metrics = o.metrics(measured, out)
+    assert out.total.item() == pytest.approx(-1.0, abs=1e-9)
+    assert logp.grad.tolist() == [[-1.0, 0.0]]
+    assert metrics["correction/drop_impossible_dropped"] == 0.5
+    assert all(torch.tensor(x).isfinite() for x in metrics.values())
+
+
 def test_logp_o5_logits_speak_of_the_next_token():
     logits = t([[[2.0, 0, 0], [0, 2.0, 0], [0, 0, 2.0], [1.0, 1, 1]]])
     close(token_log_probs(left_shift_padded(logits, 3), torch.tensor([[0, 1, 2]])), [[-0.239544766222] * 3])

@@ -117,6 +117,7 @@ class Trainer:
         inputs, batch, rewards = self._rollout()
         clock.lap("time/rollout")
         batch = self._remember(inputs, batch)
+        length = sum(batch.lengths) / len(batch)
         batch = self.objective.estimate(batch)
         clock.lap("time/estimate")
         outs: list[LossOut | Batch] = []
@@ -126,7 +127,6 @@ class Trainer:
                 out, norms = self._take_step(self.objective, self.optimizing, inputs, mini)
                 outs += out
         clock.lap("time/update")
-        length = sum(batch.lengths) / len(batch)
         metrics = self.objective.metrics(outs, batch)
         return {"reward": sum(rewards) / len(rewards), "response_length/mean": length, **metrics, **norms, **clock.laps}
 
