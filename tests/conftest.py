@@ -4,6 +4,9 @@ import sys
 
 import pytest
 import torch
+from plugin_site import Built, first_loss, k9
+
+from lossary.registry import Catalog
 
 torch.set_num_threads(1)
 
@@ -16,3 +19,21 @@ def no_plugin_outlives_its_test():
     for name in set(sys.modules) - before:
         if name.startswith("lossary_plugin_"):
             del sys.modules[name]
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A folder that stands on ``sys.path``; whatever is imported meanwhile is forgotten afterwards."""
+    before = set(sys.modules)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.delenv("LOSSARY_BLOCK", raising=False)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def book():
+    return Catalog.load([Built([first_loss, k9])], discover=False)

@@ -3,10 +3,11 @@
 import functools
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import Field, model_validator
+from pydantic import Field
+from refusing import refused
 from torch import Tensor
 
 import lossary.registry as registry
@@ -27,7 +28,6 @@ from lossary.registry import (
     RecipeError,
     Report,
     SignatureError,
-    Strict,
     UnknownName,
     Vocab,
     Vocabulary,
@@ -49,20 +49,7 @@ from lossary.registry import (
 )
 from lossary.registry.component import describe
 
-if TYPE_CHECKING:
-    from nowhere import Unimportable
-
 HERE = "test_registry.py"
-
-
-def refused(decorator, function, *, error=SignatureError, **traits):
-    """Decorate, expect a refusal, and return its text, which always says where the function stands."""
-    with pytest.raises(error) as caught:
-        decorator(**traits)(function)
-    text = str(caught.value)
-    line = function.__code__.co_firstlineno
-    assert text.startswith(f"{HERE}:{line}: "), text
-    return text
 
 
 # ── what a decorator does ────────────────────────────────────────────────────────────────────────────────────────────
@@ -213,162 +200,6 @@ def test_a_wrapper_is_not_taken_for_the_function_that_it_wraps():
 
 
 # ── what a decorator refuses ─────────────────────────────────────────────────────────────────────────────────────────
-
-
-def test_star_args_are_no_contract():
-    def many(log_prob, *columns): ...
-
-    def more(log_prob, **hyper): ...
-
-    assert "*columns is no contract" in refused(policy_loss, many)
-    assert "*hyper is no contract" in refused(policy_loss, more)
-
-
-def test_a_hyperparameter_before_the_star_is_refused():
-    def f(log_prob, clip_ratio_low=0.2): ...
-
-    text = refused(policy_loss, f)
-    assert "'clip_ratio_low' has the default 0.2" in text
-    assert "a hyperparameter stands after *" in text
-
-
-@pytest.mark.parametrize("name", ["values", "totals", "measured"])
-def test_gradient_isolation_actor_terms_cannot_see_the_critic(name):
-    scope = {}
-    exec(f"def f(log_prob, {name}): ...", scope)
-    with pytest.raises(SignatureError, match=f"policy_loss 'f': a policy_loss must not read '{name}'"):
-        policy_loss(scope["f"])
-
-
-@pytest.mark.parametrize(
-    ("decorator", "name", "why"),
-    [
-        (value_loss, "log_prob", "Critic terms cannot see the policy"),
-        (value_loss, "entropy", "Critic terms cannot see the policy"),
-        (auxiliary_loss, "values", "Actor terms cannot see the critic's output"),
-        (kl_estimator, "values", "Actor terms cannot see the critic's output"),
-        (advantage_estimator, "log_prob", "read 'old_log_prob'"),
-        (reward_term, "entropy", "read 'old_log_prob'"),
-        (correction, "values", "Actor terms cannot see the critic's output"),
-        (aggregation, "logits", ""),
-        (coefficient, "log_z", ""),
-    ],
-)
-def test_forbidden_columns_say_why(decorator, name, why):
-    scope = {}
-    exec(f"def f({name}): ...", scope)
-    with pytest.raises(SignatureError) as caught:
-        decorator(scope["f"])
-    assert f"must not read {name!r}" in str(caught.value)
-    assert why in str(caught.value)
-
-
-@pytest.mark.parametrize("decorator", [task, tracker])
-def test_tasks_and_trackers_read_no_columns(decorator):
-    def f(rewards): ...
-
-    assert "reads no columns; put 'rewards' after *" in refused(decorator, f)
-
-
-def test_a_stateful_component_says_its_first_state_and_only_it():
-    def stateful(rewards, state): ...
-
-    def plain(rewards): ...
-
-    assert "must therefore say init=" in refused(advantage_estimator, stateful)
-    assert "does not name 'state'" in refused(advantage_estimator, plain, init=dict)
-
-
-def test_an_unknown_scope_or_claim_says_what_is_known_and_what_is_nearest():
-    def f(log_prob): ...
-
-    text = refused(policy_loss, f, scope="sequnce")
-    assert "it must be one of group, sequence, step and token" in text
-    assert "Did you mean 'sequence'?" in text
-    text = refused(policy_loss, f, claims=("zero_at_equalty",))
-    assert "claims 'zero_at_equalty'" in text
-    assert "Did you mean 'zero-at-equality'?" in text
-
-
-@pytest.mark.parametrize("traits", [{"aliases": "vanilla"}, {"claims": "non-negative"}])
-def test_one_name_in_place_of_a_tuple_is_refused(traits):
-    def f(log_prob): ...
-
-    assert 'write ("name",) for a single one' in refused(policy_loss, f, **traits)
-
-
-@pytest.mark.parametrize("traits", [{"name": "mine/f"}, {"name": "a:b"}, {"aliases": ("ok", "two words")}, {"name": "f.py"}])
-def test_names_hold_nothing_that_a_recipe_reads_otherwise(traits):
-    def f(log_prob): ...
-
-    assert "mean something in a recipe" in refused(policy_loss, f, **traits)
-
-
-@pytest.mark.parametrize(
-    ("decorator", "hint", "said"),
-    [
-        (kl_estimator, PerSequence, "returns sequence values; a kl returns PerToken"),
-        (aggregation, PerGroup, "returns group values; a aggregation returns PerToken"),
-        (advantage_estimator, tuple[PerGroup, Report], "returns group values; a advantage returns PerSequence and PerToken"),
-    ],
-)
-def test_a_result_at_the_wrong_level_is_refused(decorator, hint, said):
-    def f(old_log_prob): ...
-
-    f.__annotations__["return"] = hint
-    assert said in refused(decorator, f)
-
-
-def test_annotations_that_cannot_be_read_are_refused_by_name():
-    def unknown(log_prob: "Unimportable"): ...
-
-    def syntax(log_prob: "not a ( type"): ...  # noqa: F722
-
-    def attribute(log_prob: "Field.nothing_of_the_kind"): ...
-
-    assert "the signature cannot be read" in refused(policy_loss, unknown)
-    assert "Unimportable" in refused(policy_loss, unknown)
-    assert "the signature cannot be read" in refused(policy_loss, syntax)
-    assert "nothing_of_the_kind" in refused(policy_loss, attribute)
-
-
-def test_a_callable_without_a_signature_is_refused():
-    with pytest.raises(SignatureError, match="signature cannot be read"):
-        describe(dict, KINDS["policy_loss"])
-
-
-def test_params_is_the_way_to_rules_across_fields_and_must_agree_with_the_signature():
-    class Rules(Strict):
-        low: float = 0.2
-        high: float = 0.3
-
-        @model_validator(mode="after")
-        def _order(self):
-            if self.low > self.high:
-                raise ValueError("low must not exceed high")
-            return self
-
-    @policy_loss(params=Rules)
-    def fine(log_prob, *, low: float = 0.2, high: float = 0.3): ...
-
-    def other(log_prob, *, low: float = 0.2): ...
-
-    assert component_of(fine).params is Rules
-    assert registry.faults_of(Rules, {"low": 1.0}) == [("", "low must not exceed high")]
-    text = refused(policy_loss, other, params=Rules)
-    assert "params=Rules has high and low, the signature low" in text
-
-
-def test_an_undeclared_column_names_the_nearest_and_the_way_to_declare_one():
-    @policy_loss
-    def f(log_prob, advantage): ...
-
-    with pytest.raises(SignatureError) as caught:
-        Catalog().extended([f])
-    text = str(caught.value)
-    assert text.startswith(f"{HERE}:{f.__code__.co_firstlineno}: policy_loss 'f' asks for the column 'advantage'")
-    assert "Did you mean 'advantages'?" in text
-    assert "column('advantage', level=..., doc=...)" in text
 
 
 # ── the vocabulary ───────────────────────────────────────────────────────────────────────────────────────────────────

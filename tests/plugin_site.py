@@ -1,0 +1,61 @@
+"""Helpers of the tests of the catalog: packages written to disk, found by their entry points."""
+
+import importlib
+
+from lossary.registry import (
+    hookimpl,
+    kl_estimator,
+    policy_loss,
+)
+
+
+def write(folder, name, source):
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+    importlib.invalidate_caches()
+    return path
+
+
+def brought(book, distribution):
+    return {f"{c.kind.name}/{c.name}" for c in book if c.distribution == distribution}
+
+
+def pl(name, source="return -log_prob * advantages", alias=""):
+    traits = f"(aliases=({alias!r},))" if alias else ""
+    return f"\nimport lossary.registry as r\n@r.policy_loss{traits}\ndef {name}(log_prob, advantages):\n    {source}\n"
+
+
+class Built:
+    """A plugin that is an object: the built-ins' door."""
+
+    def __init__(self, functions=(), columns=(), recipes=None):
+        self.functions, self.columns, self.recipes = functions, columns, recipes or {}
+        self.heard = []
+
+    @hookimpl
+    def lossary_components(self):
+        return self.functions
+
+    @hookimpl
+    def lossary_fields(self):
+        return self.columns
+
+    @hookimpl
+    def lossary_recipes(self):
+        return self.recipes
+
+    @hookimpl
+    def lossary_event(self, event):
+        self.heard.append(event)
+
+
+@policy_loss(aliases=("vanilla", "low_var"))
+def first_loss(log_prob, advantages):
+    """The first."""
+    return -log_prob * advantages
+
+
+@kl_estimator
+def k9(log_prob, ref_log_prob):
+    return log_prob - ref_log_prob
