@@ -180,7 +180,7 @@ def test_an_import_path_that_leads_nowhere(book, site, path, said):
 
 
 def test_a_component_of_another_kind_does_not_fit_the_slot(book):
-    with pytest.raises(UnknownName, match=f"test_catalog.py:{k9.__code__.co_firstlineno}: 'k9' is a kl, no policy_loss"):
+    with pytest.raises(UnknownName, match=f"plugin_site.py:{k9.__code__.co_firstlineno}: 'k9' is a kl, no policy_loss"):
         book.resolve("policy_loss", k9)
 
 
