@@ -43,7 +43,6 @@ def _spawned(recipe):
     return names_of(recipe)
 
 
-@pytest.mark.slow
 def test_two_ranks_of_torchrun_have_the_same_catalog(tmp_path):
     script = tmp_path / "rank.py"
     script.write_text("import lossary, os\nprint('rank', os.environ['RANK'], len(list(lossary.catalog())))\n")

@@ -124,7 +124,6 @@ def test_a_run_goes_on_wherever_it_was_cut(at, moment, recipe, whole, monkeypatc
     same(again.folder, whole)
 
 
-@pytest.mark.slow
 def test_a_process_that_is_killed_outright_can_be_resumed(recipe, whole):
     command = [sys.executable, "-m", "lossary", "train"]
     long = "train.steps=400"  # more than it will live to see
