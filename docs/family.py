@@ -33,7 +33,31 @@ CLAIMS = {
     "zero-at-equality": "It is 0 where both policies agree.",
     "non-negative": "It is never negative.",
 }
-FRAMEWORKS = {"verl": "verl", "trl": "TRL", "skyrl": "SkyRL", "openrlhf": "OpenRLHF", "areal": "AReaL", "nemo": "NeMo-RL", "roll": "ROLL"}
+FRAMEWORKS = {
+    "verl": "verl",
+    "trl": "TRL",
+    "skyrl": "SkyRL",
+    "openrlhf": "OpenRLHF",
+    "nemo-rl": "NeMo-RL",
+    "areal": "AReaL",
+    "slime": "slime",
+    "roll": "ROLL",
+    "prime-rl": "prime-rl",
+    "ms-swift": "ms-swift",
+    "trinity-rft": "Trinity-RFT",
+    "tinker": "Tinker",
+    "liger-kernel": "Liger-Kernel",
+    "unsloth-zoo": "Unsloth",
+    "torchrl": "TorchRL",
+    "tunix": "Tunix",
+    "rlax": "RLax",
+    "verl-recipe": "verl-recipe",
+    "stable-rl": "Stable-RL",
+    "torchforge": "torchforge",
+    "MM-EUREKA": "MM-EUREKA",
+    "Archer2.0": "Archer2.0",
+    "BAPO": "BAPO's own code",
+}
 
 
 @dataclass(frozen=True)

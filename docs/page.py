@@ -103,7 +103,8 @@ def _traits(c: Component) -> list[str]:
         elif key == "apply":
             lines.append(f"- Made for `apply: {rule}`; used otherwise, composing a recipe warns.")
         else:
-            lines.append(f"- Made for `{key}` {inline(rule)}; outside of that, composing a recipe warns.")
+            wanted = f"`{key}` {inline(rule)}" if rule[:1] in "<>=" else f"`{key}: {rule}`"
+            lines.append(f"- Made for {wanted}; outside of that, composing a recipe warns.")
     return ["## Traits and traps", "\n".join(lines)] if lines else []
 
 

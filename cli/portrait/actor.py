@@ -147,7 +147,7 @@ def _window(runs: list[tuple[Run, Component, Side]]) -> tuple[float, float]:
         _, slope = run(component, side, moves)
         change = slope.diff().abs()
         still = change <= 1e-9 * slope.abs().max().clamp(min=1e-12)
-        leap = change > 0.5 * torch.maximum(slope[1:].abs(), slope[:-1].abs()).clamp(min=1e-12)
+        leap = change > 0.8 * torch.maximum(slope[1:].abs(), slope[:-1].abs()).clamp(min=1e-12)
         bends = torch.nonzero((still[1:] != still[:-1]) | leap[1:] | leap[:-1]).squeeze(1) + 1
         corners += [x for x in moves[bends].tolist() if abs(x) > 2e-4]  # nearer than that lies only the start
     if corners and max(map(abs, corners)) < 0.02:
