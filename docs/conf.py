@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+from sphinx.errors import ExtensionError
+
 import lossary
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -23,9 +25,12 @@ exclude_patterns = ["_build", "zoo/_*"]
 
 
 def _generate(app):
-    from generate import generate
+    from generate import generate, without_page
 
-    generate(Path(app.srcdir) / "zoo")
+    zoo = Path(app.srcdir) / "zoo"
+    generate(zoo)
+    if missing := without_page(zoo, (c for c in lossary.catalog() if c.distribution == "lossary")):
+        raise ExtensionError(f"no page for {', '.join(missing)}")
 
 
 def setup(app):

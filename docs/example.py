@@ -22,7 +22,8 @@ def recipe_of(c: Component) -> str:
         return _yaml({"policy_loss": "ppo-clip", "auxiliary": slot})
     if kind == "kl":
         slot = {"use": slot.pop("use"), "coef": 0.001, "apply": c.suits.get("apply", "loss"), **slot}
-        return _yaml({"policy_loss": "ppo-clip", "kl": slot})
+        paid = {"advantage": "grpo"} if slot["apply"] == "reward" else {}
+        return _yaml({**paid, "policy_loss": "ppo-clip", "kl": slot})
     if kind == "coefficient":
         return _yaml({"policy_loss": "ppo-clip", "kl": {"use": "k3", "coef": slot}})
     if kind == "aggregation":
@@ -34,8 +35,15 @@ def recipe_of(c: Component) -> str:
     section = next((s for s in SECTIONS if s in (kind, f"{kind}s")), None)
     if section is None:
         return ""
+    if kind == "correction" and c.drops:
+        slot["denominator"] = "original"
     beside = {} if kind == "advantage" else {"advantage": "grpo"}
-    return _yaml({section: slot, **beside, "policy_loss": "ppo-clip"})
+    order = (
+        {**beside, "policy_loss": "ppo-clip", section: slot}
+        if kind == "correction"
+        else {section: slot, **beside, "policy_loss": "ppo-clip"}
+    )
+    return _yaml(order)
 
 
 def _slot(c: Component) -> dict[str, object]:

@@ -1,7 +1,7 @@
 """The zoo: a page for every component, tables of kinds, columns and names, all from the catalog. ``conf.py`` calls it."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from family import Zoo
@@ -11,20 +11,22 @@ from page import component_page
 from lossary import catalog
 from lossary.cli.portrait import Picture, portrait_of, save
 from lossary.cli.portrait.draw import DARK, LIGHT
+from lossary.registry import Component
 
 Draw = Callable[[Picture, Path], None]
+Portray = Callable[[Component], Picture | None]
 
 
-def generate(folder: Path, draw: Draw | None = None) -> None:
+def generate(folder: Path, *, of: Iterable[Component] | None = None, portray: Portray = portrait_of, draw: Draw | None = None) -> None:
     """Write every page under ``folder``; a file that says already what it should is left alone, so that a second build is short."""
-    zoo = Zoo.of(catalog())
+    zoo = Zoo.of(catalog() if of is None else of)
     wanted: dict[Path, str] = {folder / "index.md": index_page(zoo), folder / "_columns.md": columns_table(zoo)}
     wanted[folder / "_names.md"] = names_tables(zoo)
     kept: set[Path] = set()
     for kind in zoo.kinds:
         wanted[folder / kind / "index.md"] = kind_page(zoo, kind)
     for c in zoo.components:
-        picture = portrait_of(c)
+        picture = portray(c)
         wanted[folder / c.kind.name / f"{c.name}.md"] = component_page(zoo, c, picture)
         if picture is not None:
             light = folder / c.kind.name / f"{c.name}.svg"
@@ -38,6 +40,19 @@ def generate(folder: Path, draw: Draw | None = None) -> None:
     for old in folder.rglob("*.*"):
         if old not in wanted and old not in kept:
             old.unlink()
+
+
+def without_page(folder: Path, of: Iterable[Component]) -> list[str]:
+    """Return the components that have no page, or an empty one, or are in no index."""
+    return [f"{c.kind.name}/{c.name}" for c in of if not _has_page(folder, c)]
+
+
+def _has_page(folder: Path, c: Component) -> bool:
+    page, family = folder / c.kind.name / f"{c.name}.md", folder / c.kind.name / "index.md"
+    if not (page.exists() and family.exists()):
+        return False
+    listed = family.read_text("utf-8").splitlines()
+    return page.read_text("utf-8").startswith(f"# {c.name}\n") and c.name in listed
 
 
 def _numbers(picture: Picture) -> str:
