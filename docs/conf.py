@@ -18,6 +18,7 @@ html_static_path = ["_static"]
 html_css_files = ["lossary.css"]
 html_math_renderer = "mathml"
 html_show_copyright = False
+smartquotes_action = "qe"  # not dashes: `--option` stands in what frameworks call things
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 autodoc_typehints = "description"
