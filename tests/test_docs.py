@@ -111,6 +111,17 @@ def test_docstrings_become_markdown():
     ]  # fmt: skip
 
 
+def test_words_in_formulas_stay_words():
+    pytest.importorskip("latex2mathml", reason="`make docs` installs it")
+    from mathml import formula
+
+    made = formula(r"\epsilon_{low} + importance\_cap + n_{it} + \operatorname{sg}(x)")
+    assert "<mtext>low</mtext>" in made
+    assert "<mtext>importance_cap</mtext>" in made
+    assert "<mi>i</mi><mi>t</mi>" in made
+    assert "<mo>sg</mo>" in made
+
+
 # ── every block runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
