@@ -4,7 +4,13 @@ from ..batch import Sequences
 from ..registry import PerToken, Totals, aggregation
 
 
-@aggregation(aliases=("prompt_mean",), scope="group")
+@aggregation(
+    aliases=("prompt_mean",),
+    scope="group",
+    compat={
+        "skyrl": "`prompt_mean`.",
+    },
+)
 def group_mean(sequences: Sequences, totals: Totals) -> PerToken:
     r"""Average over all tokens of each group, then over groups: ``token-mean`` within a prompt, but no prompt outweighs another.
 

@@ -4,7 +4,13 @@ from ..batch import Sequences
 from ..registry import PerToken, Totals, aggregation
 
 
-@aggregation(scope="token")
+@aggregation(
+    scope="token",
+    compat={
+        "verl": "`seq-mean-token-sum`.",
+        "trl": "loss_type luspo.",
+    },
+)
 def seq_mean_token_sum(sequences: Sequences, totals: Totals) -> PerToken:
     r"""Add up the tokens of each sequence and average over sequences; like ``token-mean`` without its dependence on the mean length.
 

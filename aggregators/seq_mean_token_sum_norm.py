@@ -10,7 +10,18 @@ from ..registry import PerToken, Totals, aggregation
 Length = Annotated[float, Field(gt=0, allow_inf_nan=False, description="tokens that count as one: usually the longest possible response")]
 
 
-@aggregation(aliases=("sequence_mean_token_scale",), paper="arXiv:2503.20783", scope="token")
+@aggregation(
+    aliases=("sequence_mean_token_scale",),
+    paper="arXiv:2503.20783",
+    scope="token",
+    compat={
+        "verl": "`seq-mean-token-sum-norm`; without a loss_scale_factor it takes the padded width of the micro-batch.",
+        "trl": "loss_type dr_grpo: its max_completion_length is loss_scale_factor.",
+        "skyrl": "`seq_mean_token_sum_norm`: its max_seq_len is loss_scale_factor.",
+        "roll": "`seq-mean-token-sum-norm` divides by the width alone, not by the sequences.",
+        "tunix": "`sequence-mean-token-scale`.",
+    },
+)
 def seq_mean_token_sum_norm(sequences: Sequences, totals: Totals, *, loss_scale_factor: Length) -> PerToken:
     r"""Divide the sum over each sequence by one fixed length (Dr.GRPO): ``seq-mean-token-mean`` without its preference for short answers.
 

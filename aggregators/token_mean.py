@@ -4,7 +4,21 @@ from ..batch import Sequences
 from ..registry import PerToken, Totals, aggregation
 
 
-@aggregation(paper="arXiv:2503.14476", scope="token")
+@aggregation(
+    paper="arXiv:2503.14476",
+    scope="token",
+    compat={
+        "verl": "`token-mean`, its default.",
+        "trl": "loss_type dapo, cispo and vespo; bnpo divides by the tokens of its micro-batch.",
+        "skyrl": "`token_mean`; it scales the advantages, so it reaches only what is linear in them.",
+        "openrlhf": "its default, and always for the KL and the entropy.",
+        "nemo-rl": "token_level_loss.",
+        "areal": "its default; it divides by the tokens before any rejection.",
+        "slime": "--calculate-per-token-loss.",
+        "roll": "`token-mean`, whose numerator has no mask there.",
+        "torchrl": "`token_mean`.",
+    },
+)
 def token_mean(sequences: Sequences, totals: Totals) -> PerToken:
     r"""Average over all tokens, so that a long answer counts for more than a short one; ``seq-mean-token-mean`` levels that.
 

@@ -5,7 +5,13 @@ from ..numerics import accumulator
 from ..registry import PerToken, aggregation
 
 
-@aggregation(scope="token")
+@aggregation(
+    scope="token",
+    compat={
+        "verl": "`token-sum`.",
+        "tinker": "what all its losses do.",
+    },
+)
 def token_sum(sequences: Sequences) -> PerToken:
     r"""Add up all tokens; unlike with ``token-mean`` the size of a step grows with the batch, and the learning rate must know.
 

@@ -35,7 +35,7 @@ def list_(kind: Annotated[str | None, typer.Argument(help="Only one kind, e.g. p
 def show(
     name: Annotated[str, typer.Argument(help="A name, alias, vendor/name or kind/name")],
     json: Json = False,
-    plot: Annotated[Path | None, typer.Option(help="Also draw its curves into this .svg or .png file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Also draw its curves into this .svg, .png or .pdf file.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --plot replace a file that is there.")] = False,
 ) -> None:
     """One component: formula, columns, hyperparameters with bounds, paper, aliases; with --plot its picture."""

@@ -5,10 +5,20 @@ import re
 
 from latex2mathml.converter import convert
 
+_NAMES = re.compile(
+    r"\\(?:text|mathrm|mathbf|mathbb|operatorname|begin|end)\*?\{[^{}]*\}|\\[A-Za-z]+|(?P<name>[A-Za-z]{3,}(?:\\_[A-Za-z]+)*)"
+)
+"""What LaTeX knows already, or a name of three letters or more: ``old``, ``importance\\_cap``."""
+
+
+def _named(found: re.Match[str]) -> str:
+    return rf"\text{{{found['name'].replace(chr(92), '')}}}" if found["name"] else found[0]
+
 
 def formula(latex: str, *, block: bool = False) -> str:
     """Return one formula as a ``<math>`` element."""
-    made = convert(re.sub(r"\\([bB]ig+)([lrm]?)\b", r"\\\1", latex).replace("\\textstyle", ""), display="block" if block else "inline")
+    plain = re.sub(r"\\([bB]ig+)([lrm]?)\b", r"\\\1", latex).replace("\\textstyle", "")
+    made = convert(_NAMES.sub(_named, plain), display="block" if block else "inline")
     return re.sub(r"<mrow>((?:<mi mathvariant=\"normal\">\w</mi>)+)</mrow>", _word, made)
 
 

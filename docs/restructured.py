@@ -142,4 +142,5 @@ def _prose(text: str) -> str:
 
     text = _EMPHASIS.sub(keep, text)
     text = re.sub(r"([*$#\[\]|~^])", r"\\\1", text).replace("<", "&lt;")
+    text = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
     return re.sub(r"\0(\d+)\0", lambda m: kept[int(m[1])], text)

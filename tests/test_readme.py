@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 import yaml
+from blocks import blocks
 
 import lossary
 from lossary.cli.training import ROWS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text("utf-8")
-BLOCKS = re.findall(r"(?:<!-- (\w+) -->\n)?```(\w+)\n(.*?)```", README, re.S)
-PYTHON = [text for _, kind, text in BLOCKS if kind == "python"]
-YAML = [text for _, kind, text in BLOCKS if kind == "yaml"]
-SHOWN = {name: text for name, _, text in BLOCKS if name}
+BLOCKS = blocks(README)
+PYTHON = [b.text for b in BLOCKS if b.language == "python"]
+YAML = [b.text for b in BLOCKS if b.language == "yaml"]
+SHOWN = {b.mark: b.text for b in BLOCKS if b.mark}
 
 
 def lossary_command(*words, cwd):
@@ -70,19 +71,6 @@ def test_every_make_target_named_exists(page):
     named = set(re.findall(r"(?:^|`)make ([a-z]+)", (ROOT / page).read_text(), re.M))
     assert named <= targets
     assert {"demo", "test"} & named
-
-
-DOCS = sorted((ROOT / "docs").glob("*.md"))
-
-
-@pytest.mark.parametrize("page", DOCS, ids=lambda p: p.name)
-def test_recipes_in_the_docs_are_right(page, tmp_path):
-    blocks = re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.S)
-    for i, text in enumerate(blocks):
-        path = tmp_path / f"{i}.yaml"
-        path.write_text(text.replace("plugins: []", ""))
-        assert lossary_command("check", str(path), cwd=tmp_path).returncode == 0
-    assert blocks or page.name in ("index.md", "components.md", "batch.md")
 
 
 def test_the_component_in_the_docs_works():

@@ -19,7 +19,7 @@ Beta = Annotated[float, Field(ge=0, le=1, description="the teacher's weight in t
     claims=("non-negative",),
     compat={
         "trl": "GKD and DistillationTrainer: `divergence: jsd`; beta and temperature as there.",
-        "liger": "`divergence: jsd`; beta and temperature as there.",
+        "liger-kernel": "`divergence: jsd`; beta and temperature as there.",
         "roll": "forward_kl is `divergence: forward` and so on, js_divergence is `jsd` with beta: 0.5; temperature is its kd_temperature.",
     },
 )

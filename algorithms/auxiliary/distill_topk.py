@@ -20,7 +20,7 @@ Never = Annotated[float, Field(lt=0, allow_inf_nan=False, description="the teach
     scope="token",
     compat={
         "verl": "forward_kl_topk, as a loss: `others: ignore`, log_prob_min_clamp: -10, loss_min_clamp: 0, loss_max_clamp: 10.",
-        "nemo": "DistillationLossFn: divergence is its kl_type; `others: ignore`, or `others: never` for zero_outside_topk.",
+        "nemo-rl": "DistillationLossFn: divergence is its kl_type; `others: ignore`, or `others: never` for zero_outside_topk.",
     },
 )
 def distill_topk(

@@ -142,18 +142,21 @@ def _window(runs: list[tuple[Run, Component, Side]]) -> tuple[float, float]:
     """Return the range of ratios in which everything happens: a clip at 0.0003 and a cap at 5 are both to be seen."""
     out = torch.logspace(-4, 0.29, 60, dtype=torch.float64)
     moves = torch.cat([-out.flip(0), out])
-    corners = []
+    corners, room = [], math.inf
     for run, component, side in runs:
         _, slope = run(component, side, moves)
         change = slope.diff().abs()
+        steep = moves[(moves > 0) & (slope.abs() > 12 * slope[len(out) - 1 : len(out) + 1].abs().max().clamp(min=1e-12))]
+        room = min([room, *steep.tolist()[:1]])
         still = change <= 1e-9 * slope.abs().max().clamp(min=1e-12)
-        leap = change > 0.5 * torch.maximum(slope[1:].abs(), slope[:-1].abs()).clamp(min=1e-12)
+        leap = change > 0.8 * torch.maximum(slope[1:].abs(), slope[:-1].abs()).clamp(min=1e-12)
         bends = torch.nonzero((still[1:] != still[:-1]) | leap[1:] | leap[:-1]).squeeze(1) + 1
         corners += [x for x in moves[bends].tolist() if abs(x) > 2e-4]  # nearer than that lies only the start
     if corners and max(map(abs, corners)) < 0.02:
         furthest = max(map(abs, corners))
         return 1 - 3 * furthest, 1 + 3 * furthest
-    return 0.02, max(2.4, 1.25 * math.exp(max(corners, default=0.0)))
+    far = 1.25 * math.exp(max(corners, default=0.0))
+    return 0.02, max(min(2.4, math.exp(room)), far)  # what grows without end would flatten all that happens near 1
 
 
 def auxiliary(component: Component) -> Picture:

@@ -22,11 +22,13 @@ _ALONG = ("turns", "old_values", "prm_log_prob", "token_rewards")
 def advantage(component: Component) -> Picture:
     """Draw the advantage of right and wrong answers, the credit along a response, or what becomes of given advantages."""
     reads = set(component.columns)
+    if reads & {"teacher_log_prob", "ref_log_prob"} and not reads & {"rewards", "prm_log_prob"}:
+        return _judged(component)
     if "advantages" in reads:
         return _reshaped(component)
-    if reads & set(_ALONG):
+    if reads & set(_ALONG) and not _level(component):
         return _along(component)
-    if reads & {"rewards", "component_rewards"}:
+    if reads & {"rewards", "component_rewards", "token_rewards"}:
         return _by_count(component)
     raise NoPicture("it reads no reward")
 
@@ -39,7 +41,8 @@ def _group(right: int, tokens: int) -> tuple[Sequences, dict[str, Tensor]]:
     some = (torch.arange(GROUP) % 2).to(torch.float64)
     wave = torch.sin(sequences.places.to(torch.float64) * 1.3)
     columns = {
-        "rewards": rewards, "token_rewards": sequences.place_last(rewards), "baseline_rewards": torch.full_like(rewards, 0.5),
+        "rewards": rewards, "token_rewards": sequences.place_last(rewards), "frozen_rewards": rewards.expand(GROUP, GROUP),
+        "baseline_rewards": torch.full_like(rewards, 0.5),
         "component_rewards": torch.stack([rewards, torch.ones_like(rewards)], dim=1),
         "turn_rewards": torch.stack([1 - some, some, rewards], dim=1), "turns": turns,
         "old_values": 0.3 + 0.4 * sequences.places.to(torch.float64) / max(tokens - 1, 1), "bootstrap_values": torch.full_like(rewards, 0.7),
@@ -52,6 +55,33 @@ def _per_token(component: Component, sequences: Sequences, columns: dict[str, Te
     out = call(component, sequences, columns, params)
     made = out["advantages"] if isinstance(out, dict) else out
     return made if made.shape[0] == sequences.index.shape[0] else sequences.spread(made)
+
+
+def _level(component: Component) -> bool:
+    """Whether all tokens of an answer get the same, so that the answer is all there is to show."""
+    sequences, columns = _group(GROUP // 2, LENGTH)
+    made = _per_token(component, sequences, columns).reshape(GROUP, LENGTH)
+    return torch.equal(made, made[:, :1].expand_as(made))
+
+
+def _judged(component: Component) -> Picture:
+    """Draw what another model's opinion of a token makes of its advantage."""
+    other = "teacher" if "teacher_log_prob" in component.columns else "ref"
+    apart = torch.linspace(-3, 3, 241, dtype=torch.float64)
+    sequences = Sequences.of(torch.ones(241, dtype=torch.long), 241, torch.arange(241), 241)
+    old = torch.full_like(apart, REST)
+    cases = [("$A=+1$", "first", 1.0), ("$A=-1$", "second", -1.0)]
+    if any(i.name == "advantages" and i.optional for i in component.inputs):  # it makes them, and may add to others
+        cases = [("", "first", 0.0)]
+    lines = []
+    for label, tone, sign in cases:
+        columns = {"advantages": torch.full_like(apart, sign), "old_log_prob": old, f"{other}_log_prob": old + apart}
+        lines.append(Line(apart, _per_token(component, sequences, columns), label, tone))
+    against = rf"log-ratio  $\log\,\pi_\mathrm{{{other}}}/\pi_\mathrm{{old}}$ [nats]"
+    liked = "teacher likes the token more" if other == "teacher" else "reference gives the token more"
+    return Picture(
+        (Panel("Advantage after it", against, tuple(lines), (0.0,)),), f"One token. Right of 0 the {liked} than the policy does."
+    )
 
 
 def _by_count(component: Component) -> Picture:
@@ -68,6 +98,8 @@ def _by_count(component: Component) -> Picture:
         Line(x[:-1], torch.stack(wrong)[:-1], "wrong answers", "second", dots=True),
     )
     beside = " The other component of the reward is earned by all." if "component_rewards" in component.columns else ""
+    if "frozen_rewards" in component.columns:
+        beside += " The reference answers right as often."
     panel = Panel("Advantage of an answer", f"right answers among the {GROUP} of a group", lines)
     return Picture((panel,), f"A group of {GROUP} answers to one prompt, rewarded with 1 when right and 0 when wrong.{beside}")
 
@@ -156,8 +188,11 @@ def reward(component: Component) -> Picture:
             lines.append(Line(given, made, label, tone))
         if not all(torch.equal(line.y, given) for line in lines):
             break
+    else:
+        raise NoPicture("with its defaults it changes nothing")
     panel = Panel("Reward after it", "reward before it", tuple(lines), (0.0,))
-    return Picture((panel,), f"{n} sequences of one group and of equal length.")
+    same = ", each of them one token 4 times" if "token_ids" in component.columns else " and of equal length"
+    return Picture((panel,), f"{n} sequences of one group{same}.")
 
 
 def kept(component: Component) -> Picture:

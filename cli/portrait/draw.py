@@ -12,7 +12,7 @@ from .picture import Line, Panel, Picture
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-SUFFIXES = (".svg", ".png")
+SUFFIXES = (".svg", ".png", ".pdf")
 _DASHES: dict[str, Any] = {"second": (0, (4.5, 1.6)), "faint": (0, (1, 1.6))}
 """A line over another one leaves both to be seen."""
 
@@ -41,9 +41,9 @@ PRINT = Ink("#3b3f46", "#e7e9ec", "#b9bdc4", "#9097a1", "#0072b2", "#d55e00", "#
 
 
 def save(picture: Picture, path: Path, ink: Ink = PRINT) -> None:
-    """Write a picture as SVG or PNG, as the suffix says."""
+    """Write a picture as SVG, PNG or PDF, as the suffix says."""
     if path.suffix.lower() not in SUFFIXES:
-        raise LossaryError(f"{path}: a picture ends in .svg or .png, not in {path.suffix or 'nothing'!r}.")
+        raise LossaryError(f"{path}: a picture ends in .svg, .png or .pdf, not in {path.suffix or 'nothing'!r}.")
     path.write_bytes(rendered(picture, path.suffix.lower()[1:], ink))
 
 
@@ -64,8 +64,8 @@ def rendered(picture: Picture, form: str, ink: Ink = PRINT) -> bytes:
             _panel(figure.add_subplot(1, n, i + 1), panel, ink)
         _legend(figure, picture, ink)
         out = io.BytesIO()
-        extra = {"metadata": {"Date": None}} if form == "svg" else {}
-        canvas.figure.savefig(out, format=form, facecolor=ink.paper, transparent=ink.paper == "none", **extra)
+        undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
+        canvas.figure.savefig(out, format=form, facecolor=ink.paper, transparent=ink.paper == "none", metadata=undated.get(form))
         return out.getvalue()
 
 

@@ -35,11 +35,17 @@ def kl(component: Component) -> Picture:
     exact = Line(apart, torch.expm1(-apart) + apart, r"$k_3$, exact", "faint")
     pull = Line(apart, 1 - (-apart).exp(), r"$k_3$, exact", "faint")
     here = component.name
+    exact_is_it = torch.allclose(value, exact.y) and torch.allclose(slope, pull.y)
+    beside = [() if exact_is_it else (line,) for line in (exact, pull)]
     low = min(-0.6, value.min().item() - 0.3)
     panels = (
-        Panel("Value [nats]", against, (exact, Line(apart, value.detach(), here)), (0.0,), (low, max(4.5, value.max().item() * 0.35))),
+        Panel("Value [nats]", against, (*beside[0], Line(apart, value.detach(), here)), (0.0,), (low, max(4.5, value.max().item() * 0.35))),
         Panel(
-            r"Gradient  $\partial/\partial\ell$", against, (pull, Line(apart, slope, here)), (0.0,), (-4.5, max(3.6, slope.max().item()))
+            r"Gradient  $\partial/\partial\ell$",
+            against,
+            (*beside[1], Line(apart, slope, here)),
+            (0.0,),
+            (-4.5, max(3.6, slope.max().item())),
         ),
     )
     whole = " The other words keep their proportions." if "logits" in component.columns else ""

@@ -17,7 +17,7 @@ def aggregation(component: Component) -> Picture:
     """Draw the weight of a token and the share of a whole sequence, against its length."""
     n = len(LENGTHS)
     sequences = Sequences.of(torch.tensor(LENGTHS), sum(LENGTHS), torch.arange(n) // 2, n // 2)
-    weight = call(component, sequences, {})
+    weight = call(component, sequences, {"rollout_lengths": 2 * sequences.lengths})
     x = torch.tensor(LENGTHS, dtype=torch.float64)
     against = "length of its sequence [tokens]"
     share = sequences.sum(weight)
@@ -30,6 +30,8 @@ def aggregation(component: Component) -> Picture:
     )
     said = ", ".join(map(str, LENGTHS[:-1]))
     pairs = " Two and two of them answer the same prompt." if component.scope == "group" else ""
+    if "rollout_lengths" in component.columns:
+        pairs += " Each is half of its rollout."
     required = [f"{k}: {v}" for k, v in settings_of(component).items() if component.params.model_fields[k].is_required()]
     set_ = f" With {', '.join(required)}." if required else ""
     return Picture(panels, f"A step of {n} sequences, of {said} and {LENGTHS[-1]} tokens.{pairs}{set_}")

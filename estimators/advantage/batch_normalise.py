@@ -5,7 +5,14 @@ from ...registry import PerToken, advantage_estimator
 from ...registry.hyper import Positive
 
 
-@advantage_estimator(aliases=("advantage_batch_normalize",), scope="step")
+@advantage_estimator(
+    aliases=("advantage_batch_normalize",),
+    scope="step",
+    compat={
+        "openrlhf": "its normalisation of advantages; no_std_norm is std_norm: false.",
+        "skyrl": "advantage_batch_normalize, whose mean there is over all places, padding too.",
+    },
+)
 def batch_normalise(advantages: PerToken, sequences: Sequences, *, std_norm: bool = True, floor: Positive = 1e-8) -> PerToken:
     r"""Give the advantages of the step mean 0 and variance 1 over its tokens; ``whiten`` adds to the variance what is a floor here.
 

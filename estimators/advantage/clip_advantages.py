@@ -4,7 +4,14 @@ from ...registry import PerToken, advantage_estimator
 from ...registry.hyper import Positive
 
 
-@advantage_estimator(aliases=("advantage_clip",), scope="token")
+@advantage_estimator(
+    aliases=("advantage_clip",),
+    scope="token",
+    compat={
+        "roll": "advantage_clip.",
+        "nemo-rl": "advantage_clip_low and advantage_clip_high, after it has normalised.",
+    },
+)
 def clip_advantages(advantages: PerToken, *, advantage_clip: Positive = 10.0) -> PerToken:
     r"""Cut the advantages off at :math:`\pm c`; unlike ``whiten`` it moves outliers only.
 

@@ -10,7 +10,21 @@ from ...registry.hyper import Discount
 from .critic import Bootstrap, after_last
 
 
-@advantage_estimator(paper="arXiv:1506.02438", scope="sequence")
+@advantage_estimator(
+    paper="arXiv:1506.02438",
+    scope="sequence",
+    compat={
+        "verl": "`gae`, with `whiten` after it; it is not zero at masked places there.",
+        "skyrl": "`gae`, with `whiten` after it; it also decays through masked tokens and reads their values.",
+        "openrlhf": "`gae`, with `{use: whiten, unbiased: false}` after it; the same where no token inside a response is masked.",
+        "nemo-rl": "GeneralizedAdvantageEstimator: gae_gamma is gamma, gae_lambda is lam; it whitens or not, which is `whiten`.",
+        "areal": "discount is gamma, gae_lambda is lam; bootstrap: truncated, with the value of its last position as bootstrap_values.",
+        "slime": "gamma and lambda; the same where no token inside a response is masked.",
+        "roll": "lam: 0.95 by default; the same where no token inside a response is masked.",
+        "tunix": "`gae`, with `whiten` after it.",
+        "rlax": "truncated_generalized_advantage_estimation over a trajectory that ends.",
+    },
+)
 def gae(
     token_rewards: PerToken,
     old_values: PerToken,

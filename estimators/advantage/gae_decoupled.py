@@ -11,7 +11,14 @@ from ...registry.hyper import Discount, Positive
 from .critic import Bootstrap, after_last
 
 
-@advantage_estimator(aliases=("vc_ppo",), paper="arXiv:2504.05118", scope="sequence")
+@advantage_estimator(
+    aliases=("vc_ppo",),
+    paper="arXiv:2504.05118",
+    scope="sequence",
+    compat={
+        "nemo-rl": "gae_lambda_value is lam_value, gae_lambda_policy is lam_policy; length_adaptive_alpha as there.",
+    },
+)
 def gae_decoupled(
     token_rewards: PerToken,
     old_values: PerToken,

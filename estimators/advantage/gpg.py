@@ -14,7 +14,13 @@ from .groups import Singleton, centred
 Counting = Annotated[Literal["untied", "nonzero-rewards"], Field(description="which sequences count as the ones that teach")]
 
 
-@advantage_estimator(paper="arXiv:2504.02546", scope="step")
+@advantage_estimator(
+    paper="arXiv:2504.02546",
+    scope="step",
+    compat={
+        "verl": "`gpg`, count: nonzero-rewards, singleton: reward; its argument alpha is ignored there.",
+    },
+)
 def gpg(
     rewards: PerSequence, sequences: Sequences, *, count: Counting = "untied", f_norm: Positive = 1.0, singleton: Singleton = "zero"
 ) -> PerSequence:

@@ -13,7 +13,13 @@ from ...registry.hyper import NonNegative
 Over = Literal["group", "batch", "none"]
 
 
-@advantage_estimator(aliases=("group_normalize",), scope="step")
+@advantage_estimator(
+    aliases=("group_normalize",),
+    scope="step",
+    compat={
+        "areal": "adv_norm: mean_level, std_level, mean_leave1out and std_unbiased as there, eps is epsilon.",
+    },
+)
 def group_normalise(
     advantages: PerToken,
     sequences: Sequences,

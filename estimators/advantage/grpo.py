@@ -9,7 +9,25 @@ from ...registry.hyper import NonNegative
 from .groups import Singleton, centred
 
 
-@advantage_estimator(aliases=("grpo_vectorized",), paper="arXiv:2402.03300", scope="group")
+@advantage_estimator(
+    aliases=("grpo_vectorized",),
+    paper="arXiv:2402.03300",
+    scope="group",
+    compat={
+        "verl": "`grpo`, singleton: reward; without norm_adv_by_std_in_grpo scale: none; rewards under the mask count there.",
+        "trl": "epsilon: 1e-4; scale_rewards 'batch' is scale: batch-std, 'none' is scale: none.",
+        "skyrl": "`grpo`, singleton: reward; without grpo_norm_by_std scale: none.",
+        "openrlhf": "`group_norm`: epsilon: 1e-9; `dr_grpo`: scale: none; the KL of each token comes on top.",
+        "nemo-rl": "without use_leave_one_out_baseline; with it, which is its default, `grpo-leave-one-out`.",
+        "areal": "mean_level and std_level `group`: epsilon: 1e-5; for all its levels `group-normalise`.",
+        "slime": "`grpo`; with --disable-grpo-std-normalization scale: none.",
+        "roll": "`grpo`; a sequence alone in its group is NaN there.",
+        "ms-swift": "epsilon: 1e-4; scale_rewards `batch` is scale: batch-std, `none` is scale: none.",
+        "prime-rl": "scale: none.",
+        "torchrl": "MCAdvantage: epsilon: 0, but it divides by 1e-6 at least.",
+        "tunix": "`grpo`; `drgrpo` is scale: none.",
+    },
+)
 def grpo(
     rewards: PerSequence,
     sequences: Sequences,

@@ -11,7 +11,13 @@ from ...registry.hyper import NonNegative
 from .groups import Singleton, centred
 
 
-@advantage_estimator(paper="arXiv:2402.14740", scope="group")
+@advantage_estimator(
+    paper="arXiv:2402.14740",
+    scope="group",
+    compat={
+        "nemo-rl": "its default, use_leave_one_out_baseline: scale: others-std; without normalize_rewards scale: none.",
+    },
+)
 def grpo_leave_one_out(
     rewards: PerSequence,
     sequences: Sequences,

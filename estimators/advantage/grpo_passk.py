@@ -12,7 +12,13 @@ from .groups import centred
 from .standings import standings
 
 
-@advantage_estimator(paper="arXiv:2503.19595", scope="group")
+@advantage_estimator(
+    paper="arXiv:2503.19595",
+    scope="group",
+    compat={
+        "verl": "`grpo_passk`; without norm_adv_by_std_in_grpo scale: none.",
+    },
+)
 def grpo_passk(
     rewards: PerSequence, sequences: Sequences, *, scale: Literal["group-std", "none"] = "group-std", epsilon: NonNegative = 1e-6
 ) -> PerSequence:

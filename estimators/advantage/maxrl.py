@@ -9,7 +9,15 @@ from ...registry.hyper import NonNegative
 from .groups import Singleton, centred
 
 
-@advantage_estimator(aliases=("max_rl",), paper="arXiv:2602.02710", scope="group")
+@advantage_estimator(
+    aliases=("max_rl",),
+    paper="arXiv:2602.02710",
+    scope="group",
+    compat={
+        "skyrl": "`maxrl`, singleton: reward.",
+        "prime-rl": "`max_rl`: epsilon: 0; a group whose mean is not above 0 gives 0 there.",
+    },
+)
 def maxrl(rewards: PerSequence, sequences: Sequences, *, epsilon: NonNegative = 1e-6, singleton: Singleton = "zero") -> PerSequence:
     r"""Divide what is left of ``grpo`` by the group's mean instead of its deviation: the gradient of the log of the success rate.
 

@@ -6,7 +6,13 @@ from ...registry import PerSequence, advantage_estimator
 from .groups import Singleton, centred
 
 
-@advantage_estimator(paper="arXiv:2505.23585", scope="group")
+@advantage_estimator(
+    paper="arXiv:2505.23585",
+    scope="group",
+    compat={
+        "verl": "`opo`, singleton: reward.",
+    },
+)
 def opo(rewards: PerSequence, sequences: Sequences, *, singleton: Singleton = "zero") -> PerSequence:
     r"""Measure each reward against its group's mean weighted by length: ``grpo`` without a deviation, where long answers say what is normal.
 

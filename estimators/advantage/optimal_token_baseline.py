@@ -12,7 +12,12 @@ from ...registry.hyper import NonNegative
 from .groups import Singleton
 
 
-@advantage_estimator(scope="group")
+@advantage_estimator(
+    scope="group",
+    compat={
+        "verl": "`optimal_token_baseline`, with calculate_sum_pi_squared; singleton: reward.",
+    },
+)
 def optimal_token_baseline(
     token_rewards: PerToken,
     old_log_prob: PerToken,

@@ -4,7 +4,13 @@ from ...batch import Sequences
 from ...registry import PerSequence, advantage_estimator
 
 
-@advantage_estimator(aliases=("flash_reinforce",), scope="step")
+@advantage_estimator(
+    aliases=("flash_reinforce",),
+    scope="step",
+    compat={
+        "openrlhf": "`flash_reinforce`; the KL to come is taken from it there.",
+    },
+)
 def reinforce_batch_mean(rewards: PerSequence, sequences: Sequences) -> PerSequence:
     r"""Measure each reward against the mean of the step: unlike ``rloo`` it needs no groups, and a hard prompt looks like a bad answer.
 

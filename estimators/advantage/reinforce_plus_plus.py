@@ -10,7 +10,17 @@ from ...registry.hyper import Discount, NonNegative
 from .whiten import whiten
 
 
-@advantage_estimator(paper="arXiv:2501.03262", scope="step")
+@advantage_estimator(
+    paper="arXiv:2501.03262",
+    scope="step",
+    compat={
+        "verl": "`reinforce_plus_plus`, with gamma as there.",
+        "skyrl": "`reinforce++`; it forgets the reward at every masked token, so early turns get none of it.",
+        "openrlhf": "`reinforce`, which normalises by the biased deviation.",
+        "slime": "`reinforce_plus_plus` with --normalize-advantages; gamma is also spent on masked tokens there.",
+        "nemo-rl": "its `reinforce_plus_plus` adds up nothing that is to come: see `kl-penalty`.",
+    },
+)
 def reinforce_plus_plus(
     token_rewards: PerToken, sequences: Sequences, *, gamma: Discount = 1.0, epsilon: NonNegative = 1e-8
 ) -> Mapping[str, Tensor]:

@@ -10,7 +10,16 @@ from .groups import Singleton, centred
 from .whiten import whiten
 
 
-@advantage_estimator(paper="arXiv:2501.03262", scope="step")
+@advantage_estimator(
+    paper="arXiv:2501.03262",
+    scope="step",
+    compat={
+        "verl": "`reinforce_plus_plus_baseline`, singleton: reward.",
+        "openrlhf": "`reinforce_baseline`, with the KL to come in between and the biased deviation.",
+        "slime": "see `kl-penalty`; its whitening stands apart.",
+        "ms-swift": "`reinforce_plus_plus`: over: sequences, epsilon: 1e-4.",
+    },
+)
 def reinforce_plus_plus_baseline(
     rewards: PerSequence,
     sequences: Sequences,

@@ -8,7 +8,13 @@ from ...batch import Sequences
 from ...registry import PerSequence, PerToken, advantage_estimator
 
 
-@advantage_estimator(paper="arXiv:2310.10505", scope="sequence")
+@advantage_estimator(
+    paper="arXiv:2310.10505",
+    scope="sequence",
+    compat={
+        "verl": "`remax`: reward_baselines is baseline_rewards; it is not zero at masked places there.",
+    },
+)
 def remax(token_rewards: PerToken, baseline_rewards: PerSequence, sequences: Sequences) -> Mapping[str, Tensor]:
     r"""Measure the rewards still to come against what the greedy answer earned: one more answer per prompt, where ``rloo`` needs a group.
 

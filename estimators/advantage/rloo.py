@@ -5,7 +5,20 @@ from ...registry import PerSequence, advantage_estimator
 from .groups import Singleton, centred
 
 
-@advantage_estimator(aliases=("rloo_vectorized",), paper="arXiv:2402.14740", scope="group")
+@advantage_estimator(
+    aliases=("rloo_vectorized",),
+    paper="arXiv:2402.14740",
+    scope="group",
+    compat={
+        "verl": "`rloo`, singleton: reward; `rloo_vectorized` as it stands.",
+        "trl": "its RLOO trainer without normalize_advantages.",
+        "skyrl": "`rloo`.",
+        "openrlhf": "`rloo`; the KL of each token comes on top.",
+        "nemo-rl": "use_leave_one_out_baseline without normalize_rewards.",
+        "areal": "mean_leave1out without std_level, singleton: reward.",
+        "tunix": "`rloo`.",
+    },
+)
 def rloo(rewards: PerSequence, sequences: Sequences, *, singleton: Singleton = "zero") -> PerSequence:
     r"""Measure each reward against the mean of its group's *other* rewards: unbiased, where the baseline of ``grpo`` contains the sequence.
 

@@ -6,7 +6,13 @@ from ...registry import PerToken, advantage_estimator
 from ...registry.hyper import Positive
 
 
-@advantage_estimator(aliases=("masked_normalize",), scope="sequence")
+@advantage_estimator(
+    aliases=("masked_normalize",),
+    scope="sequence",
+    compat={
+        "openrlhf": "masked_normalize.",
+    },
+)
 def sequence_whiten(advantages: PerToken, sequences: Sequences, *, floor: Positive = 1e-8) -> PerToken:
     r"""Give the advantages of each sequence mean 0 and variance 1 over its tokens, where ``whiten`` does so over the step.
 

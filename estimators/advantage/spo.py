@@ -29,7 +29,15 @@ def _init(*, rho: float, prior: float, prior_count: float, capacity: int, epsilo
     }
 
 
-@advantage_estimator(aliases=("single_stream",), paper="arXiv:2509.13232", scope="step", init=_init)
+@advantage_estimator(
+    aliases=("single_stream",),
+    paper="arXiv:2509.13232",
+    scope="step",
+    init=_init,
+    compat={
+        "verl-recipe": "spo, whose rho follows the drift of the policy, from 0.875 to 0.96.",
+    },
+)
 def spo(
     rewards: PerSequence,
     group_ids: PerSequence,

@@ -11,7 +11,13 @@ from .groups import Singleton
 from .optimal_token_baseline import against_column
 
 
-@advantage_estimator(aliases=("multi_turn_optimal_token_baseline",), scope="group")
+@advantage_estimator(
+    aliases=("multi_turn_optimal_token_baseline",),
+    scope="group",
+    compat={
+        "verl": "`tir_optimal_token_baseline`, with calculate_sum_pi_squared.",
+    },
+)
 def tir_optimal_token_baseline(
     token_rewards: PerToken,
     old_log_prob: PerToken,

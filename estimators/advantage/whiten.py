@@ -6,7 +6,15 @@ from ...registry import PerToken, advantage_estimator
 from ...registry.hyper import NonNegative
 
 
-@advantage_estimator(scope="step")
+@advantage_estimator(
+    scope="step",
+    compat={
+        "verl": "what its `gae` and both of its REINFORCE++ end with.",
+        "openrlhf": "unbiased: false, over the rollout batch.",
+        "slime": "--normalize-advantages.",
+        "tunix": "what its `gae` ends with.",
+    },
+)
 def whiten(
     advantages: PerToken, sequences: Sequences, *, unbiased: bool = True, epsilon: NonNegative = 1e-8, shift_mean: bool = True
 ) -> PerToken:

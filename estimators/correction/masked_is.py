@@ -15,7 +15,7 @@ from .levels import Both, Over, log_weight, within
         "trl": "`token_mask` and `sequence_mask` (the default): `clip_max` is `upper` (3.0), `clip_min` is `lower`, `denominator: original`.",
         "slime": "mis.py with mode `mask`: `tis_lower_bound` and `tis_upper_bound` are `lower` and `upper`.",
         "areal": "`metric: ratio, action: mask`: `level: token`, or `level: geometric` for its level `sequence`; `denominator: original`.",
-        "unsloth": "`geometric_mask` is `level: geometric`.",
+        "unsloth-zoo": "`geometric_mask` is `level: geometric`.",
         "ms-swift": "`token_mask` is `lower: null`; its `sequence_mask` is `reject-k1` by the mean and then `truncated-is` with `cap: null`.",
     },
 )

@@ -11,7 +11,7 @@ from .levels import Over, Weight, log_weight
     scope="sequence",
     suits={"cap": ">= 1", "floor": "<= 1"},
     compat={
-        "verl": "`rollout_is: token | sequence` is `level`, a single number as `rollout_is_threshold` is `cap`, with `denominator: original`.",
+        "verl": "`rollout_is: token | sequence` is `level`, a single number as `rollout_is_threshold` is `cap`.",
         "trl": "`token_truncate` and `sequence_truncate` are `level`, `clip_max` is `cap` (3.0), `clip_min` is `floor`; `log_ratio_bound: null`.",
         "skyrl": "`tis_ratio_type: token` is `cap: 2.0`, `sequence` is `level: sequence, cap: 5.0`.",
         "openrlhf": "`is_correction_level: token, is_correction_mode: clip`: the threshold's numbers are `floor` and `cap`.",
@@ -39,7 +39,7 @@ def truncated_is(
 
     ``[N]``, without unit. :math:`D_t` is :math:`d_t` (``token``), its mean over the turn (``segment``) or over the sequence
     (``geometric``), or its sum over the sequence (``sequence``: unbiased, and the noisiest). ``cap: null`` truncates nothing. A token
-    that the sampler did not score has :math:`d_t = 0`. Nothing is dropped, so ``denominator`` makes no difference; an empty sequence
+    that the sampler did not score has :math:`d_t = 0`. Nothing is dropped, so it takes no ``denominator``; an empty sequence
     has no token to weigh. The raw mean is reported beside the one in effect. Level ``segment`` without ``turns`` raises
     ``ColumnError``, a floor above the cap ``ValueError``.
     """
