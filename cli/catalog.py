@@ -141,7 +141,7 @@ def _page(console: Console, c: Component) -> None:
     facts.add_column()
     for key, text in (
         ("reads", ", ".join(f"{i.name}{' (optional)' if i.optional else ''}" for i in c.inputs) or "nothing"),
-        ("gives", c.kind.gives),
+        ("gives", c.gives),
         ("scope", c.scope if c.kind.columns else ""),
         ("suits", ", ".join(f"{k}: {v}" for k, v in c.suits.items())),
         ("claims", ", ".join(c.claims)),

@@ -49,7 +49,7 @@ def _idea(c: Component) -> str:
 
 def _kind_line(c: Component) -> str:
     title = TITLES.get(c.kind.name, (c.kind.name, ""))[0]
-    gives = inline(c.kind.gives)
+    gives = inline(c.gives)
     return f"[{title}](index.md) · gives {gives}{f' · {paper(c.paper)}' if c.paper else ''}"
 
 

@@ -36,7 +36,8 @@ def lint_term(term: Term, aggregation: str) -> list[str]:
         found.append(f"{term.bound.slot}: {term.bound.component.name!r} as a loss gives no useful gradient; it suits apply: {suited}.")
     deadly = own or term.bound.params.get("gradient") == "importance-token"
     if term.bound.component.suits.get("cap") == "null" and term.bound.params.get("cap") is not None and deadly:
-        say = "past it the gradient is 0, so the tokens that drifted most get no pull; gradient: straight-through keeps it"
+        say = "past it the gradient is 0, so the tokens that drifted most get no pull"
+        say += "; gradient: straight-through keeps it" if "gradient" in term.bound.params else ""
         found.append(f"{term.bound.slot}.cap: {term.bound.params['cap']:g} does not suit {term.bound.component.name!r} as a loss: {say}.")
     return found
 

@@ -62,6 +62,13 @@ class Component:
         return (inspect.getdoc(self.function) or "").partition("\n")[0]
 
     @property
+    def gives(self) -> str:
+        """What it returns, in words; of a correction only what its annotation promises."""
+        if self.kind.name != "correction" or self.weighs is self.drops:
+            return self.kind.gives
+        return "the weight of each token" if self.weighs else "whether each token stays"
+
+    @property
     def doc(self) -> str:
         """The whole docstring, unindented."""
         return inspect.getdoc(self.function) or ""

@@ -3,7 +3,8 @@
 import inspect
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, create_model, field_validator
 
@@ -114,8 +115,18 @@ def _described(hint: Any) -> str:
 
 
 def _type_name(hint: Any) -> str:
-    leaves = [x for x in dict.fromkeys(_leaves(hint)) if not hasattr(x, "metadata") and not hasattr(x, "gt")]
-    return " or ".join(str(_TYPES.get(x) or (x if isinstance(x, str) else getattr(x, "__name__", x))) for x in leaves)
+    kind, args = get_origin(hint), get_args(hint)
+    if kind is Annotated:
+        return _type_name(args[0])
+    if kind in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(_type_name, args)))
+    if kind is Literal:
+        return " or ".join("null" if x is None else str(x) for x in args)
+    if kind in (list, tuple):
+        inner = " or ".join(dict.fromkeys(_type_name(a) for a in args if a is not ...))
+        many = f"{inner}s" if inner in ("number", "integer") else inner
+        return f"{len(args)} {many}" if kind is tuple and ... not in args else f"list of {many}"
+    return _TYPES.get(hint) or str(getattr(hint, "__name__", hint))
 
 
 def _plain(error: Any, model: type[BaseModel]) -> tuple[str, str]:

@@ -129,7 +129,7 @@ def test_bounds_in_words():
         ("inner", "number or null", "< 9", "null", ""),
         ("mode", "mean or sum", "", "mean", ""),
         ("auto", "number or auto", "", "auto", ""),
-        ("several", "number", "", "[1.0]", ""),
+        ("several", "list of numbers", "", "[1.0]", ""),
         ("quick", "true or false", "", "false", ""),
         ("label", "text or null", "", "null", ""),
         ("bare", "number", "", "0.5", ""),
