@@ -40,6 +40,8 @@ class Batch:
     """It stands in for nothing: one row that a model runs on, so that a rank without work keeps step; it counts as no sequence."""
     reports: Mapping[str, Any] = field(default_factory=dict)
     """What ``estimate`` measured."""
+    estimated: bool = False
+    """``estimate`` has seen it."""
     measured: bool = False
     """Corrections that read the current policy have looked at it."""
     kept: "Batch | None" = None

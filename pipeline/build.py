@@ -4,7 +4,19 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from ..registry import Catalog, Fault, LossaryError, PluginError, RecipeError, SignatureError, UnknownName, faults_of, listing, nearest
+from ..registry import (
+    Catalog,
+    Fault,
+    LossaryError,
+    PluginError,
+    RecipeError,
+    Rule,
+    SignatureError,
+    UnknownName,
+    faults_of,
+    listing,
+    nearest,
+)
 from .bound import Bound
 from .document import Path_
 from .lint import lint_corrections, lint_params, lint_term
@@ -81,6 +93,9 @@ class _Builder:
         self._sensible([*rewards, *filters, *advantages, *(c.bound for c in corrections)], reward_kl)
         if self.faults:
             return None
+        self._late(corrections, [t for t in terms if t is not None])
+        if self.faults:
+            return None
         if said["old_log_prob"] == "current":
             self.notes.append("old_log_prob is the current policy's own: every ratio is 1, so nothing is ever clipped.")
         kept = self._unique([t for t in terms if t is not None])
@@ -111,6 +126,22 @@ class _Builder:
                 self.fault(where, "the KL is to change the reward, but no advantage estimator of this recipe reads rewards.")
             if "reward" in values:
                 self.fault(("reward",), "the reward is to be changed, but nothing in this recipe reads rewards.")
+
+    def _late(self, corrections: list[Correction], terms: list[Term]) -> None:
+        """Refuse what would still see the tokens that a correction drops inside ``loss``, where their number must shape nothing."""
+        dropping = [i for i, c in enumerate(corrections) if c.when == "loss" and c.bound.component.drops]
+        if not dropping:
+            return
+        first, path = corrections[dropping[0]].bound, self._listed("correction")[dropping[0]][0]
+        after = [c.bound for c in corrections[dropping[0] + 1 :]]
+        for bound in (*(t.bound for t in terms if t.role == "actor"), *after):
+            if bound.component.scope != "token":
+                self.fault(
+                    path,
+                    f"{first.component.name!r} drops tokens inside the loss, where {bound.component.name!r}, which looks at more than one "
+                    "token, would still see them: say 'decide: measure' and call objective.measure(...) before each step.",
+                )
+                return
 
     # ── sections ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -156,7 +187,7 @@ class _Builder:
             said: dict[str, Any] = {}
             bound = self.slot("correction", path, raw, said, ("denominator", "decide"))
             keys = {"denominator": ("kept", "original"), "decide": ("loss", "measure")}
-            told = {key: self._choice((*path, key), said[key], keys[key]) for key in said}
+            told = {key: self._choice((*path, key), "null" if x is None else x, keys[key]) for key, x in said.items()}
             if bound is None or None in told.values():
                 continue
             asks = {name for name, _, _ in bound.levels}
@@ -273,10 +304,13 @@ class _Builder:
             self.fault(where, f"{message} ({kind} {component.name!r})")
         if found:
             return None
-        params = component.params.model_validate(given)
-        return Bound.of(
-            component, {k: getattr(params, k) for k in type(params).model_fields}, ".".join(map(str, path)), self.catalog.fields
-        )
+        model = component.params.model_validate(given)
+        params = {k: getattr(model, k) for k in type(model).model_fields}
+        for name, text in component.requires.items():
+            if (rule := Rule.of(text)) is not None and not rule.holds(params[name], params):
+                self.fault((*path, name), f"{params[name]:g} must be {text} ({kind} {component.name!r})")
+                return None
+        return Bound.of(component, params, ".".join(map(str, path)), self.catalog.fields)
 
     def _aggregation(self, path: Path_, raw: Any) -> str:
         bound = self.slot("aggregation", path, raw, {})

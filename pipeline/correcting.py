@@ -27,7 +27,7 @@ def corrected(bounds: Iterable[Bound], batch: Batch, made: Made, ranks: Ranks) -
     if batch.kept is None and WEIGHT not in batch:
         batch = batch.with_columns(Level.TOKEN, **{WEIGHT: torch.ones_like(batch.sequences.index, dtype=_real(batch, made))})
     for bound in bounds:
-        inner = batch.kept or batch
+        inner = batch if batch.kept is None else batch.kept
         view = View(inner, inner.sequences.across(ranks), _cut(made, batch, inner))
         weight, keep, report = _pair(bound, view)
         reports.update(report)
@@ -92,6 +92,10 @@ def _pair(bound: Bound, view: View) -> tuple[Tensor | None, Tensor | None, dict[
     if keep is not None and (not isinstance(keep, Tensor) or keep.dtype != torch.bool or keep.shape != view.sequences.index.shape):
         what = f"{keep.dtype} {list(keep.shape)}" if isinstance(keep, Tensor) else type(keep).__name__
         raise ColumnError(f"{bound.who} returned {what} as 'keep'; expected one boolean per token.")
+    if keep is not None and not bound.component.drops:
+        raise ColumnError(f"{bound.who} returned a 'keep', but its signature promises that every token stays.")
+    if weight is not None and not bound.component.weighs:
+        raise ColumnError(f"{bound.who} returned a weight, but its signature promises that it weighs nothing.")
     return weight, keep, {f"correction/{name}": measure(x, bound.who) for name, x in report.items()}
 
 

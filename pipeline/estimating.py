@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..batch import ONE_RANK, Batch, Ranks
+from ..numerics import accumulator
 from ..registry import ColumnError, Level, Max, Mean, Min, listing
 from .bound import Bound, View, scalar_like
 from .correcting import apart, corrected
@@ -53,7 +54,7 @@ class Estimator:
             batch = _in_its_stead(all_of_it, batch)
         if self.plan.corrections:
             reports.update(apart(batch, self.ranks))
-        batch = replace(batch, reports=reports)
+        batch = replace(batch, reports=reports, estimated=True)
         rules = [c.bound for c in self.plan.corrections if c.when == "estimate"]
         paid = {name: made[name] for name in REWARDS if name in made}
         return corrected(rules, batch, paid, self.ranks) if rules else batch
@@ -124,6 +125,9 @@ class Estimator:
             raise ColumnError("'token_rewards' has one value per sequence; give those as 'rewards'.")
         score = _total(given, None if tokens is None else sequences.sum(tokens))
         reports.update(_summary("critic/score", score))
+        dtype = score.dtype
+        if self.plan.rewards:  # steps may differ by orders of magnitude, and what one of them leaves is found by a difference
+            given, tokens = (None if x is None else x.to(accumulator(x)) for x in (given, tokens))
         for bound in self.plan.rewards:
             given, tokens = self._shaped(bound, batch, given, tokens, reports)
         for kl in self.plan.reward_kl:
@@ -133,22 +137,26 @@ class Estimator:
             self.memory.settle(kl.coefficient.key, value, sequences, self.ranks)
             penalty = -coefficient.to(value.dtype) * value
             tokens = penalty if tokens is None else tokens + penalty
-        total = _total(given, None if tokens is None else sequences.sum(tokens))
-        reports.update(_summary("critic/rewards", total))
-        return _paid(batch, given, tokens)
+        paid = {name: (x.to(dtype), level) for name, (x, level) in _paid(batch, given, tokens).items()}
+        reports.update(_summary("critic/rewards", paid["rewards"][0]))
+        return paid
 
     def _shaped(
         self, bound: Bound, batch: Batch, given: Tensor | None, tokens: Tensor | None, reports: dict[str, Measure]
     ) -> tuple[Tensor | None, Tensor | None]:
         """Run one step of the shaping; what it changed of a sequence's total is paid on the last token, or where it said."""
-        paid = _paid(batch, given, tokens)
-        view = View(batch, batch.sequences.across(self.ranks), paid)
+        paid, sequences = _paid(batch, given, tokens), batch.sequences
+        view = View(batch, sequences.across(self.ranks), paid)
         result, report, _ = bound.parts(view)
-        level = bound.component.returns or Level.SEQUENCE
-        changed = bound.shaped(result, view, level) - paid["rewards" if level is Level.SEQUENCE else "token_rewards"][0]
-        reports[f"critic/reward_{bound.component.name.replace('-', '_')}"] = measure(changed, bound.who)
+        level = bound.component.returns or Level.TOKEN
+        before = paid["rewards" if level is Level.SEQUENCE else "token_rewards"][0]
+        after = bound.shaped(result, view, level).to(before.dtype)
+        reports[f"critic/reward_{bound.component.name.replace('-', '_')}"] = measure(after - before, bound.who)
         reports.update({f"critic/{key}": measure(x, bound.who) for key, x in report.items()})
-        return (_total(given, changed), tokens) if level is Level.SEQUENCE else (given, _total(tokens, changed))
+        if level is Level.SEQUENCE:
+            return after if tokens is None else after - sequences.sum(tokens), tokens
+        # Everything is on tokens now, but for sequences without any.
+        return None if given is None else torch.where(sequences.lengths > 0, 0.0, given), after
 
     def _penalty(self, batch: Batch, bound: Bound, reports: dict[str, Measure], name: str) -> Tensor:
         if "old_log_prob" not in batch:

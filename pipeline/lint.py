@@ -1,27 +1,10 @@
 """Warnings about recipes that are allowed but hardly meant: each component says what it suits."""
 
-import ast
-import math
-import operator
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Sequence
 
+from ..registry import Rule
 from .bound import Bound
 from .terms import Correction, Term
-
-_COMPARE: Mapping[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    "<=": operator.le,
-    ">": operator.gt,
-    "<": operator.lt,
-    "=": partial(math.isclose, rel_tol=0.01),
-}
-_OPERATORS: Mapping[type[ast.operator], Callable[[float, float], float]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Div: operator.truediv,
-}
 
 
 def lint_term(term: Term, aggregation: str) -> list[str]:
@@ -45,13 +28,10 @@ def lint_term(term: Term, aggregation: str) -> list[str]:
 def lint_params(bound: Bound) -> list[str]:
     """Return one sentence for each hyperparameter outside what its component says it suits."""
     found = []
-    for name, rule in bound.component.suits.items():
-        value = bound.params.get(name)
-        if name in ("aggregation", "apply") or value is None or isinstance(value, (str, bool)):
-            continue
-        sign, _, limit = rule.partition(" ")
-        if sign in _COMPARE and (number := _number(limit, bound.params)) is not None and not _COMPARE[sign](value, number):
-            found.append(f"{bound.slot}.{name}: {value:g} does not suit {bound.component.name!r}, which is made for {name} {rule}.")
+    for name, text in bound.component.suits.items():
+        rule, value = Rule.of(text), bound.params.get(name)
+        if rule is not None and not rule.holds(value, bound.params):
+            found.append(f"{bound.slot}.{name}: {value:g} does not suit {bound.component.name!r}, which is made for {name} {text}.")
     return found
 
 
@@ -65,17 +45,3 @@ def lint_corrections(corrections: Sequence[Correction], terms: Sequence[Term]) -
             who = term.bound.component.name
             found.append(f"{weighing[0].slot}: {who!r} corrects for the sampler itself; {weighing[0].component.name!r} does it once more.")
     return found
-
-
-def _number(text: str, params: Mapping[str, Any]) -> float | None:
-    """Evaluate numbers and hyperparameters, as in ``1 + clip_ratio_high``; None where one of these is None."""
-
-    def value(node: ast.expr) -> float:
-        if isinstance(node, ast.BinOp):
-            return _OPERATORS[type(node.op)](value(node.left), value(node.right))
-        return float(params[node.id] if isinstance(node, ast.Name) else ast.literal_eval(node))
-
-    expression = ast.parse(text, mode="eval").body
-    if any(isinstance(node, ast.Name) and params[node.id] is None for node in ast.walk(expression)):
-        return None
-    return value(expression)

@@ -70,17 +70,19 @@ class Memory:
         self.forget("weigh")
         self.step += 1
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return tensors and numbers only."""
+    def state_dict(self, uses: Mapping[str, str]) -> dict[str, Any]:
+        """Return tensors, numbers and names only; ``uses`` says whose state stands in each slot."""
         states = {key: dict(state) for key, state in self._current.items()}
-        return {"step": self.step, "states": states, "measured": dict(self._measured)}
+        return {"step": self.step, "uses": dict(uses), "states": states, "measured": dict(self._measured)}
 
-    def load_state_dict(self, saved: Mapping[str, Any], expected: set[str]) -> None:
+    def load_state_dict(self, saved: Any, uses: Mapping[str, str]) -> None:
         """Take back what ``state_dict`` gave; states of components that this objective does not have raise ``LossaryError``."""
-        if not isinstance(saved.get("states"), Mapping) or not {"step", "measured"} <= set(saved):
+        parts = {"step": int, "uses": Mapping, "states": Mapping, "measured": Mapping}
+        whole = isinstance(saved, Mapping) and all(isinstance(saved.get(key), kind) for key, kind in parts.items())
+        if not whole or not all(isinstance(state, Mapping) for state in saved["states"].values()):
             raise LossaryError("this is no state of an objective: it comes from state_dict().")
-        if set(saved["states"]) != expected:
-            theirs, ours = (", ".join(sorted(keys)) or "none" for keys in (saved["states"], expected))
+        if dict(saved["uses"]) != dict(uses) or set(saved["states"]) != set(uses):
+            theirs, ours = (", ".join(f"{slot}: {name}" for slot, name in sorted(u.items())) or "none" for u in (saved["uses"], uses))
             raise LossaryError(f"the saved state is of another recipe: it has {theirs}; this one has {ours}.")
         self.step = int(saved["step"])
         self._current = {key: dict(state) for key, state in saved["states"].items()}

@@ -98,6 +98,9 @@ class Objective:
         (``batch.kept``). Waits for the device only where something may go.
         """
         require(self.plan, batch, "estimate")
+        if self.plan.corrections and WEIGHT in batch and not batch.estimated:
+            who = self.plan.corrections[0].bound.who
+            raise ColumnError(f"the batch brings the column {WEIGHT!r}, which {who} of this recipe is to make; leave one of them out.")
         if self.plan.corrections:  # made anew, like advantages: what an earlier estimate weighed and dropped is not done twice
             batch = replace(batch, kept=None, measured=False).without([WEIGHT])
         return self._estimate(batch)
@@ -111,6 +114,7 @@ class Objective:
         """
         if batch.measured:
             raise LossaryError("this batch was measured already; weights and selections would be applied twice.")
+        self._require_estimated(batch)
         rules = [c.bound for c in self.plan.corrections if c.when == "measure"]
         outputs = Outputs.of({"log_prob": log_prob, "entropy": entropy}, batch, needs(self.plan, "measure"))
         made = outputs.made("actor")
@@ -122,6 +126,7 @@ class Objective:
     def weigh(self, batch: Batch) -> Batch:
         """Once per optimizer step: count over all ranks, make each aggregation's weights, fix the coefficients of this step."""
         require(self.plan, batch, "weigh")
+        self._require_estimated(batch)
         if self.measures and not batch.measured:
             rule = next(c.bound.who for c in self.plan.corrections if c.when == "measure")
             raise LossaryError(f"{rule} decides in measure: call objective.measure(batch, log_prob=...) before objective.weigh(batch).")
@@ -145,6 +150,18 @@ class Objective:
                 inner = replace(inner, weights={key: w.index_select(0, where) for key, w in all_tokens.items()}, totals=totals)
         coefficients = {t.name: coefficient_of(t.coefficient, self.memory, "weigh", step) for t in self.plan.terms}
         return replace(batch, weights=weights, coefficients=coefficients, totals=totals, kept=inner)
+
+    def _require_estimated(self, batch: Batch) -> None:
+        """Raise ``LossaryError`` where what was to happen in ``estimate`` would be left out without a word."""
+        plan = self.plan
+        early = [
+            *plan.rewards,
+            *(kl.bound for kl in plan.reward_kl),
+            *plan.filters,
+            *(c.bound for c in plan.corrections if c.when == "estimate"),
+        ]
+        if early and not batch.estimated:
+            raise LossaryError(f"{early[0].who} acts in estimate: call objective.estimate(batch) once per rollout, before this.")
 
     def _weights(self, role: str, batch: Batch, sequences: Sequences, totals: Totals, step: Tensor) -> dict[str, Tensor]:
         """Return the weights for the terms of a role, or of both; as exact as they were made, for only ``loss`` knows its dtype."""
@@ -277,11 +294,14 @@ class Objective:
         """Return what a checkpoint needs: the committed steps, states and measurements."""
         for key, bound in self._stateful():
             self.memory.state(key, bound)  # one that was never asked for is saved too, so that its absence means another recipe
-        return self.memory.state_dict()
+        return self.memory.state_dict(self._uses())
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Take back ``state_dict()``; the state of another recipe raises ``LossaryError``."""
-        self.memory.load_state_dict(saved, {key for key, _ in self._stateful()})
+        self.memory.load_state_dict(saved, self._uses())
+
+    def _uses(self) -> dict[str, str]:
+        return {key: bound.component.name for key, bound in self._stateful()}
 
     def _stateful(self) -> list[tuple[str, Bound]]:
         bounds = [(b.slot, b) for b in self.plan.advantages]

@@ -16,7 +16,7 @@ from .memory import Memory
 from .metrics import Measure, measure
 from .needs import MODEL
 from .terms import Plan, Term
-from .vocabulary import VOCAB, Logits, Rows, in_chunks, over_words
+from .vocabulary import VOCAB, Rows, in_chunks, over_words
 
 CRITIC = ("values", "value_logits")
 SEQUENCE = ("log_z",)
@@ -55,8 +55,8 @@ class Outputs:
             if name in VOCAB:
                 rows[name] = Rows.packed(x, micro.layout, name)
                 continue
-            if isinstance(x, Logits) or not x.is_floating_point():
-                what = type(x).__name__ if isinstance(x, Logits) else x.dtype
+            if not isinstance(x, Tensor) or not x.is_floating_point():
+                what = x.dtype if isinstance(x, Tensor) else type(x).__name__
                 raise ColumnError(f"{name} is {what}; expected real numbers of a floating type.")
             if name in SEQUENCE:
                 if x.shape != micro.sequences.lengths.shape:
@@ -108,8 +108,9 @@ def side_of(plan: Plan, role: str, micro: Batch, outputs: Outputs, reports: dict
 
 def _decided(rules: list[Bound], side: Side, reports: dict[str, Measure]) -> Side:
     """Apply rules that read the current policy. What they drop gets no gradient, whatever a loss makes of it."""
-    made = side.view.made
-    sofar = torch.ones_like(made["log_prob"][0].detach()) if side.weight is None else side.weight
+    made, n = side.view.made, side.view.sequences.index.shape[0]
+    like = next((x for x, level in made.values() if level is Level.TOKEN), side.view.sequences.index)
+    sofar = like.new_ones(n, dtype=like.dtype if like.is_floating_point() else torch.float32) if side.weight is None else side.weight
     quiet = {n: (x.detach(), level) for n, (x, level) in made.items()}
     weight, keep = decided(rules, replace(side.view, made=quiet), sofar, reports)
     if keep is not None:  # cut before the arithmetic: behind it a gradient of 0 could still meet an infinite slope

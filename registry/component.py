@@ -13,6 +13,7 @@ from .errors import SignatureError, listing, nearest
 from .fields import FIELDS, Level
 from .kinds import KINDS, Kind
 from .params import params_model
+from .rules import Rule
 
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__lossary__"
@@ -46,6 +47,8 @@ class Component:
     paper: str = ""
     scope: str = "sequence"
     suits: Mapping[str, str] = field(default_factory=dict)
+    requires: Mapping[str, str] = field(default_factory=dict)
+    """``{hyperparameter: rule}``: what a recipe must keep to."""
     claims: tuple[str, ...] = ()
     compat: Mapping[str, str] = field(default_factory=dict)
     """``{framework: how it calls this, and which settings reproduce it}``."""
@@ -96,7 +99,8 @@ class Decorator:
     It enters nothing anywhere. ``name`` defaults to the function's name with hyphens. ``aliases`` are names that other frameworks
     use. ``scope`` says what a token's result depends on (``"token"``, ``"sequence"``, ``"group"``, ``"step"``): micro-batches are
     cut accordingly. ``suits`` names settings that it is meant for, as ``{"aggregation": "seq-mean-token-mean"}`` or
-    ``{"clip_ratio_high": "<= 0.05"}``; others give a warning when a recipe is composed. ``claims`` are tested by the conformance
+    ``{"clip_ratio_high": "<= 0.05"}``; others give a warning when a recipe is composed. ``requires`` holds rules of
+    the same form that are an error to break, as ``{"lower": "<= upper"}``. ``claims`` are tested by the conformance
     kit. ``compat`` says for a framework how it calls this and which settings reproduce it. ``params`` replaces the model made from the keyword-only parameters, for rules across fields. ``init`` gives the first state
     of a component that names ``state``. A signature that its kind does not allow raises ``SignatureError``.
     """
@@ -116,6 +120,7 @@ class Decorator:
         paper: str = "",
         scope: str = "sequence",
         suits: Mapping[str, str] | None = None,
+        requires: Mapping[str, str] | None = None,
         claims: tuple[str, ...] = (),
         compat: Mapping[str, str] | None = None,
         params: type[BaseModel] | None = None,
@@ -131,6 +136,7 @@ class Decorator:
         paper: str = "",
         scope: str = "sequence",
         suits: Mapping[str, str] | None = None,
+        requires: Mapping[str, str] | None = None,
         claims: tuple[str, ...] = (),
         compat: Mapping[str, str] | None = None,
         params: type[BaseModel] | None = None,
@@ -139,7 +145,9 @@ class Decorator:
         """Mark ``function``, or return what will mark one."""
 
         def mark(function: F) -> F:
-            made = describe(function, self.kind, name, aliases, paper, scope, suits or {}, claims, compat or {}, params, init)
+            made = describe(
+                function, self.kind, name, aliases, paper, scope, suits or {}, requires or {}, claims, compat or {}, params, init
+            )
             try:
                 setattr(function, MARK, made)
             except AttributeError as error:
@@ -171,6 +179,7 @@ def describe(
     paper: str = "",
     scope: str = "sequence",
     suits: Mapping[str, str] | None = None,
+    requires: Mapping[str, str] | None = None,
     claims: tuple[str, ...] = (),
     compat: Mapping[str, str] | None = None,
     params: type[BaseModel] | None = None,
@@ -202,6 +211,7 @@ def describe(
         paper=paper,
         scope=scope,
         suits=dict(suits or {}),
+        requires=dict(requires or {}),
         claims=claims,
         compat=dict(compat or {}),
         init=init,
@@ -209,6 +219,7 @@ def describe(
         drops=_promises(hints.get("return"), 1),
     )
     _check_words(made, where)
+    _check_rules(made, where)
     if made.stateful and init is None:
         raise SignatureError(f"{where} names 'state' and must therefore say init=, a function that gives the first state.")
     if init is not None and not made.stateful:
@@ -292,6 +303,10 @@ def _returns(hint: Any, kind: Kind, where: str) -> Level | None:
             raise SignatureError(f"{where} returns several columns; only an advantage estimator may.")
         return None
     level = _level(hint) or kind.returns[0]
+    if kind.name == "reward" and _level(hint) is None:
+        raise SignatureError(
+            f"{where} must say whose reward it returns: -> PerSequence (of `rewards`) or -> PerToken (of `token_rewards`)."
+        )
     if level not in kind.returns:
         allowed = listing(f"Per{lv.value.title()}" for lv in kind.returns)
         raise SignatureError(f"{where} returns {level.value} values; a {kind.name} returns {allowed}.")
@@ -312,6 +327,21 @@ def _check_words(component: Component, where: str) -> None:
         raise SignatureError(
             f"{where}: it reads {words[0]!r} and is called on chunks of tokens, so its scope is 'token' and it cannot see 'sequences'."
         )
+
+
+def _check_rules(component: Component, where: str) -> None:
+    known = component.params.model_fields
+    for trait, rules in (("suits", component.suits), ("requires", component.requires)):
+        for name, text in rules.items():
+            try:
+                rule = Rule.of(text)
+            except ValueError as error:
+                raise SignatureError(f"{where}: {trait} {name!r}: {error}.") from error
+            settings = () if rule is None and trait == "suits" else (name, *(rule.names if rule else ()))
+            if wrong := [n for n in settings if n not in known]:
+                raise SignatureError(f"{where}: {trait} names {wrong[0]!r}, which is no hyperparameter.{nearest(wrong[0], known)}")
+            if rule is None and trait == "requires":
+                raise SignatureError(f"{where}: requires {name!r}: {text!r} is no rule; write one as '<= upper'.")
 
 
 def check_columns(component: Component, known: Any) -> None:

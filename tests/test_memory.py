@@ -186,12 +186,17 @@ def test_a_state_is_its_own_copy_in_each_objective():
 
 def test_the_state_of_another_recipe_is_refused():
     adaptive, stateless = compose(recipe("loss")), compose({"policy_loss": "reinforce"})
-    with pytest.raises(LossaryError, match=r"of another recipe: it has kl\.coef; this one has none"):
+    with pytest.raises(LossaryError, match=r"of another recipe: it has kl\.coef: adaptive-kl; this one has none"):
         stateless.load_state_dict(adaptive.state_dict())
-    with pytest.raises(LossaryError, match=r"of another recipe: it has none; this one has kl\.coef"):
+    with pytest.raises(LossaryError, match=r"of another recipe: it has none; this one has kl\.coef: adaptive-kl"):
         adaptive.load_state_dict(stateless.state_dict())
-    with pytest.raises(LossaryError, match=r"it comes from state_dict\(\)"):
-        adaptive.load_state_dict({"policy": 1})
+    good = adaptive.state_dict()
+    for bad in ({"policy": 1}, [1], {**good, "step": None}, {**good, "states": {"kl.coef": None}}):
+        with pytest.raises(LossaryError, match=r"it comes from state_dict\(\)"):
+            adaptive.load_state_dict(bad)
+    one, other = (compose({"advantage": use, "policy_loss": "reinforce"}) for use in ("spo", "running-baseline"))
+    with pytest.raises(LossaryError, match="it has advantage: spo; this one has advantage: running-baseline"):
+        other.load_state_dict(one.state_dict())
     assert coef_of(adaptive, "loss", batch(0.2)) == 0.1  # a refusal changed nothing
 
 

@@ -301,6 +301,28 @@ def test_what_is_allowed_but_hardly_meant_is_warned_of(recipe, say):
     assert [say in w for w in o.warnings] == [True]
 
 
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"correction": {"use": "truncated-is", "floor": 3, "cap": 2}}, "correction.floor: 3 must be <= cap"),
+        ({"correction": {"use": "masked-is", "lower": 2, "upper": 0.5, "denominator": "kept"}}, "correction.lower: 2 must be <= upper"),
+        ({"reward": {"use": "overlong", "max_resp_len": 5, "overlong_buffer_len": 50}, "advantage": "remax"}, "reward.overlong_buffer_len: 50 must be <= max_resp_len"),
+        ({"correction": {"use": "veto", "denominator": None}}, "'null' is not one of kept and original"),
+        ({"policy_loss": "gspo", "correction": {"use": "drop-impossible", "denominator": "original"}}, "'drop-impossible' drops tokens inside the loss, where 'gspo', which looks at more than one token"),
+        ({"correction": [{"use": "drop-impossible", "denominator": "original"}, {"use": "off-policy-sequence", "denominator": "original"}]}, "where 'off-policy-sequence', which looks at more"),
+        ({"kl": {"use": "importance-sequence", "coef": 1}, "correction": {"use": "drop-impossible", "denominator": "original"}}, "say 'decide: measure'"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_meant_is_a_fault(sections, said):
+    assert [said in fault for fault in faults({"policy_loss": "reinforce", **sections})] == [True]
+
+
+@pytest.mark.filterwarnings("ignore::lossary.RecipeWarning")
+def test_what_measure_decides_may_be_seen_by_any_loss():
+    compose({"policy_loss": "gspo", "correction": {"use": "drop-impossible", "denominator": "kept", "decide": "measure"}})
+    compose({"policy_loss": "reinforce", "correction": {"use": "truncated-is", "floor": 3.0, "cap": None}})
+
+
 def test_settings_within_what_suits_are_silent():
     compose({"policy_loss": "gspo", "aggregation": "seq-mean-token-mean"})
     compose({"policy_loss": {"use": "dual-clip", "clip_ratio_high": 0.2, "clip_ratio_c": 3.0}})

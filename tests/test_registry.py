@@ -158,7 +158,7 @@ def test_an_estimator_may_return_columns_by_name_and_nobody_else():
 )  # fmt: skip
 def test_each_kind_has_its_decorator(decorator, kind):
     @decorator
-    def made(*, width: int = 3): ...
+    def made(*, width: int = 3) -> PerToken: ...
 
     assert component_of(made).kind is KINDS[kind]
     assert component_of(made).inputs == ()

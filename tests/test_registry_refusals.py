@@ -10,8 +10,10 @@ import lossary.registry as registry
 from lossary.registry import (
     KINDS,
     Catalog,
+    Level,
     PerGroup,
     PerSequence,
+    PerToken,
     Report,
     SignatureError,
     Strict,
@@ -190,3 +192,29 @@ def test_an_undeclared_column_names_the_nearest_and_the_way_to_declare_one():
     assert text.startswith(f"{HERE}:{f.__code__.co_firstlineno}: policy_loss 'f' asks for the column 'advantage'")
     assert "Did you mean 'advantages'?" in text
     assert "column('advantage', level=..., doc=...)" in text
+
+
+def test_whose_reward_it_is_must_be_said():
+    def half(rewards): ...
+
+    def paid(rewards) -> PerSequence: ...
+
+    assert "must say whose reward it returns: -> PerSequence (of `rewards`) or -> PerToken" in refused(reward_term, half)
+    assert component_of(reward_term(paid)).returns is Level.SEQUENCE
+
+
+@pytest.mark.parametrize(
+    ("trait", "rules", "said"),
+    [
+        ("suits", {"tau": "<= foo"}, "suits names 'foo', which is no hyperparameter. Did you mean"),
+        ("suits", {"tau": "<= 1 +"}, "suits 'tau': '<= 1 +' cannot be read"),
+        ("suits", {"tau": "<= tau * 2"}, "may hold numbers, hyperparameters"),
+        ("suits", {"tau": "<= f(2)"}, "may hold numbers, hyperparameters"),
+        ("requires", {"tua": "<= 2"}, "requires names 'tua', which is no hyperparameter. Did you mean 'tau'?"),
+        ("requires", {"tau": "token-mean"}, "'token-mean' is no rule; write one as '<= upper'"),
+    ],
+)
+def test_a_rule_that_cannot_be_kept_is_refused(trait, rules, said):
+    def f(log_prob, *, tau: float = 1.0, too: float = 2.0) -> PerToken: ...
+
+    assert said in refused(policy_loss, f, **{trait: rules})

@@ -1,5 +1,6 @@
 """80/20 for any policy loss: only tokens at which the policy is undecided take part."""
 
+from ...batch import Sequences
 from ...numerics import quantile
 from ...registry import PerToken, correction
 from ...registry.hyper import Fraction
@@ -14,13 +15,15 @@ from .levels import Keep
         "trl": "top_entropy_quantile in its GMPO trainer, whose mean is over the kept tokens; with its other losses use the policy loss."
     },
 )
-def high_entropy(entropy: PerToken, *, top_entropy_quantile: Fraction = 0.2) -> Keep:
+def high_entropy(entropy: PerToken, sequences: Sequences, *, top_entropy_quantile: Fraction = 0.2) -> Keep:
     r"""Keep the tokens of highest entropy in the step and drop the others before the policy loss sees them.
 
     .. math:: t \in K \iff H_t \ge q_{1 - \rho}(H)
 
-    ``[N]`` bool, no weight. The policy loss ``high-entropy`` silences the others inside ``ppo-clip`` instead; here any loss may follow,
-    and its means over a sequence are over the kept tokens (GMPO). TRL's GMPO also leaves the others out of the denominator (``kept``). The
-    quantile is over this rank's tokens of the step.
+    ``[N]`` bool, no weight. The policy loss ``high-entropy`` silences the others inside ``ppo-clip`` instead; here any loss may follow.
+    One that looks at whole sequences (GMPO) needs ``decide: measure``, and its means over a sequence are then over the kept tokens.
+    TRL's GMPO also leaves the others out of the denominator (``kept``). The quantile is over all tokens of the step, with
+    ``decide: measure`` also over all ranks. A token whose entropy is NaN stays, so that it is seen.
     """
-    return None, entropy.detach() >= quantile(entropy, 1 - top_entropy_quantile)
+    everyone = sequences.ranks.gather(entropy.detach())
+    return None, ~(entropy.detach() < quantile(everyone, 1 - top_entropy_quantile))

@@ -10,6 +10,7 @@ from .levels import Both, distance, within
     paper="arXiv:2510.18855",
     scope="token",
     suits={"lower": "<= 1", "upper": ">= 1"},
+    requires={"lower": "<= upper"},
     compat={
         "verl": '`rollout_is: token, rollout_is_threshold: "0.5_5.0"`, with `denominator: original`.',
         "nemo-rl": "type `icepop`: the two ratios are `lower` and `upper`; `log_ratio_bound: null` and `denominator: original`.",

@@ -10,6 +10,7 @@ from .levels import Both, Over, log_weight, within
     aliases=("mis",),
     scope="sequence",
     suits={"lower": "<= 1", "upper": ">= 1"},
+    requires={"lower": "<= upper"},
     compat={
         "verl": '`rollout_is_threshold: "L_U"` is `lower: L, upper: U`, with `denominator: original`; it puts weights of 0 there.',
         "trl": "`token_mask` and `sequence_mask` (the default): `clip_max` is `upper` (3.0), `clip_min` is `lower`, `denominator: original`.",

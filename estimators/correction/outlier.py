@@ -12,6 +12,7 @@ from .levels import Keep, distance, within, without
     aliases=("outlier-token",),
     scope="sequence",
     suits={"lower": "<= 1", "upper": ">= 1"},
+    requires={"lower": "<= upper"},
     compat={
         "skyrl": "`outlier_token_is_threshold_low` and `outlier_token_is_threshold_high` are `lower` and `upper`; it applies this first."
     },

@@ -13,6 +13,7 @@ from .levels import Aggregation, Keep, distance, gathered, within
     aliases=("reject-ratio",),
     scope="sequence",
     suits={"lower": "= 1 / upper", "upper": ">= 1"},
+    requires={"lower": "<= upper"},
     compat={
         "verl": '`token_k1`, `seq_sum_k1`, `seq_mean_k1`: its k1 bounds the inverse ratio, so "a_b" is `lower: 1/b, upper: 1/a`.',
         "skyrl": "`sequence_mask_metric: geometric` is `agg: mean` (0.99, 1.01), `product` is `sum` (0.5, 2.0); `token_mask` is `token`.",

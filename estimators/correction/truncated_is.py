@@ -10,6 +10,7 @@ from .levels import Over, Weight, log_weight
     aliases=("tis",),
     scope="sequence",
     suits={"cap": ">= 1", "floor": "<= 1"},
+    requires={"floor": "<= cap"},
     compat={
         "verl": "`rollout_is: token | sequence` is `level`, a single number as `rollout_is_threshold` is `cap`.",
         "trl": "`token_truncate` and `sequence_truncate` are `level`, `clip_max` is `cap` (3.0), `clip_min` is `floor`; `log_ratio_bound: null`.",

@@ -15,6 +15,7 @@ Buffer = Annotated[Count, Field(description="tokens before that limit over which
 @reward_term(
     aliases=("soft_overlong_punishment", "reward_overlong_penalty"),
     paper="arXiv:2503.14476",
+    requires={"overlong_buffer_len": "<= max_resp_len"},
     compat={
         "verl": "use `overlong` with `bounded: false` and `length: response`; it counts attended tokens, also those of tools.",
         "areal": "use `overlong` with `bounded: false`; it counts the tokens of the loss mask.",
