@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..batch.layout import Layout
+from ..numerics import Softening
 from ..registry import FIELDS, ColumnError, Level
 from .bound import SPECIAL, Bound, View
 from .metrics import Measure, added, measure
@@ -22,19 +23,18 @@ class Logits:
     """Logits that are not there yet: hidden states and the head that turns a chunk of them into ``[n, V]`` when a term asks.
 
     ``hidden`` is ``[N, H]`` packed, or in the batch's padded or nested shape; ``weight`` is ``[V, H]``; ``scale`` multiplies
-    the logits (1 / temperature). Gradients reach hidden states, weight and bias. A tensor of logits is accepted wherever this is.
+    the logits (1 / temperature) after ``softcap``, if there is one, has bent them: ``softcap * tanh(logits / softcap)``. Gradients reach hidden states, weight and bias. A tensor of logits is accepted wherever this is.
     """
 
     hidden: Tensor
     weight: Tensor
     bias: Tensor | None = None
     scale: float = 1.0
+    softcap: float | None = None
 
     def rows(self, x: Tensor) -> Tensor:
         """Return the logits of some hidden states, in float32 or wider."""
-        logits = torch.nn.functional.linear(x, self.weight, self.bias)
-        wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        return wide if self.scale == 1 else wide * self.scale
+        return Softening(self.scale, self.softcap)(torch.nn.functional.linear(x, self.weight, self.bias))
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,11 @@ def over_words(bound: Bound) -> bool:
     return any(name in VOCAB for name, _, _ in bound.levels)
 
 
-def in_chunks(bound: Bound, view: View, rows: Mapping[str, Rows], chunk: int) -> tuple[Tensor, dict[str, Measure]]:
-    """Run a component over chunks of tokens; nothing of size ``V`` outlives its chunk, also not for the backward pass."""
+def in_chunks(bound: Bound, view: View, rows: Mapping[str, Rows], chunk: int | None) -> tuple[Tensor, dict[str, Measure]]:
+    """Run a component over chunks of tokens; nothing of size ``V`` outlives its chunk, also not for the backward pass.
+
+    Without ``chunk`` this is one already: everything is there and is kept as long as autograd wants it.
+    """
     tokens = view.sequences.index.shape[0]
     columns: dict[str, Any] = {}
     for name, level, optional in bound.levels:
@@ -105,6 +108,8 @@ def in_chunks(bound: Bound, view: View, rows: Mapping[str, Rows], chunk: int) ->
             raise ColumnError(f"{bound.who} returned {what} for a chunk of {b - a} tokens; expected one value per token.")
         return result, {name: measure(x, bound.who) for name, x in report.items()}
 
+    if chunk is None:
+        return run(0, tokens)
     again: Callable[..., Any] = run
     if torch.is_grad_enabled() and any(r.requires_grad for r in rows.values()):
 
