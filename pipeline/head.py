@@ -113,7 +113,7 @@ class HeadOn:
 
     def packed(self, layout: Layout) -> "HeadOn":
         """Bring the hidden states into the batch's order."""
-        return replace(self, hidden=layout.pack(self.hidden, "hidden"))
+        return replace(self, hidden=layout.pack_rows(self.hidden, "hidden"))
 
     def take(self, tokens: Tensor) -> "HeadOn":
         """Return those of some tokens."""
@@ -143,7 +143,10 @@ class _Scoring(_Work):
 
     def __call__(self, head: LossHead, hidden: Tensor) -> tuple[Tensor, Tensor]:
         _require_ids(self.token_ids, hidden)
-        found: tuple[Tensor, Tensor] = Recompute.apply(hidden, head.weight, head.bias, self.token_ids, head.sheet(hidden))
+        sheet = head.sheet(hidden)
+        found: tuple[Tensor, Tensor] = Recompute.apply(  # type: ignore[no-untyped-call]
+            hidden, head.weight, head.bias, self.token_ids, sheet
+        )
         return found
 
 
@@ -161,7 +164,9 @@ class _Passing(_Work):
         if learns and sheet.dtype == torch.float16 and self.grad_scale is None:
             raise LossaryError("float16 gradients vanish unless the loss is scaled: head.on(hidden, grad_scale=scaler.get_scale()).")
         scale = self.factor * (1.0 if self.grad_scale is None else self.grad_scale)
-        total: Tensor = OnePass.apply(hidden, head.weight, head.bias, self.token_ids, self.loss, sheet, scale, learns)
+        total: Tensor = OnePass.apply(  # type: ignore[no-untyped-call]
+            hidden, head.weight, head.bias, self.token_ids, self.loss, sheet, scale, learns
+        )
         return total
 
 

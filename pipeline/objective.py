@@ -278,7 +278,7 @@ class Objective:
         if micro.kept is not None:
             inner, where = micro.kept, micro.kept_tokens
             rows = {name: r.select(where) for name, r in rows.items()}
-        pieces = Pieces(self.plan, self._passing, inner, rows, self.memory, sides.get("actor"), dict(reports))
+        pieces = Pieces(self.plan, self._passing, inner, micro.coefficients, rows, self.memory, sides.get("actor"), dict(reports))
         chosen, said = (policy, ids) if micro.kept is None else (policy.take(where), ids.index_select(0, where))
         total = chosen.passed(said, pieces, factor)
         reports.update(pieces.reports)

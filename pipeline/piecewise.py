@@ -90,6 +90,7 @@ class Pieces:
         plan: Plan,
         terms: Sequence[Term],
         batch: Batch,
+        coefficients: Mapping[str, Tensor],
         rows: Mapping[str, Rows],
         memory: Memory,
         settled: Side | None,
@@ -100,8 +101,8 @@ class Pieces:
                 raise LossaryError(
                     f"{t.bound.who} reads logits beside what no head gives; call loss(micro, logits=...) instead of policy=."
                 )
-        self.plan, self.terms, self.batch, self.rows, self.memory = plan, terms, batch, rows, memory
-        self.settled, self.taken = settled, taken
+        self.plan, self.terms, self.batch, self.coefficients, self.rows = plan, terms, batch, coefficients, rows
+        self.memory, self.settled, self.taken = memory, settled, taken
         self.words = any("logits" in (name for name, _, _ in t.bound.levels) for t in terms)
         self.reports: dict[str, Measure] = {}
         self.entropy: list[Measure] = []
@@ -119,7 +120,7 @@ class Pieces:
             self._values[term.name].append(value.detach())
             if term.name in self._seen:
                 self._seen[term.name].append(loss.detach())
-            total = total + (value if term.coefficient.fixed == 1 else self.batch.coefficients[term.name] * value)
+            total = total + (value if term.coefficient.fixed == 1 else self.coefficients[term.name] * value)
         self.entropy.append(measure(entropy, "entropy"))
         self.reports = added([self.reports, {name: m for name, m in reports.items() if name not in self.taken}])
         return total

@@ -50,7 +50,7 @@ class Rows:
         if not isinstance(given, (Tensor, Logits)):
             raise ColumnError(f"{name} is {type(given).__name__}; expected a tensor of logits or Logits(hidden, weight).")
         x = given if isinstance(given, Tensor) else given.hidden
-        packed = layout.pack(x, name)
+        packed = layout.pack_rows(x, name)
         if packed.dim() != 2 or not packed.is_floating_point():
             raise ColumnError(f"{name} is {packed.dtype} {list(packed.shape)} after packing; expected real numbers [tokens, words].")
         return cls(packed, None if isinstance(given, Tensor) else given)
