@@ -99,8 +99,10 @@ def _slope_of(z: Tensor, ids: Tensor, entropy: Tensor, log_sum: Tensor, slopes: 
 
 
 def _blocks(x: Tensor) -> Iterator[slice]:
-    """Yield blocks of rows: as many as the cache holds, or on an accelerator an eighth of the chunk, so that few kernels are started."""
+    """Yield blocks of rows: as many as the cache holds, or on an accelerator as few kernels need; but never a large part of a large chunk."""
     n, words = x.shape
-    size = max(1, _BLOCK // max(words, 1)) if x.device.type == "cpu" else max(1, -(-n // 8))
+    cached = max(1, _BLOCK // max(words, 1))
+    size = cached if n <= cached else max(1, n // 16)
+    size = min(size, cached) if x.device.type == "cpu" else size
     for a in range(0, n, size):
         yield slice(a, min(a + size, n))

@@ -52,7 +52,8 @@ class Gradients:
         if self.weight is not None:
             add_product(self.weight, slope, h)
         if self.bias is not None:
-            self.bias.add_(slope.sum(0, dtype=self.bias.dtype))
+            for total, part in zip(self.bias.chunk(16), slope.chunk(16, 1), strict=True):  # to sum a narrow chunk is to widen all of it
+                total.add_(part.sum(0, dtype=total.dtype))
 
     def scaled(self, factor: Tensor | None) -> list[Tensor | None]:
         """Return them, multiplied in place."""
