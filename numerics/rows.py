@@ -4,8 +4,10 @@ A chunk of logits is the largest tensor there is, so nothing else of its size is
 it still lies in the cache. ``[n, V]`` is a chunk, in whatever dtype the product of hidden states and weight has.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,22 +45,36 @@ class Softening:
         return slope if self.scale == 1 else slope.mul_(self.scale)
 
 
-def read_rows(x: Tensor, ids: Tensor, softening: Softening) -> tuple[Tensor, Tensor, Tensor]:
-    r"""``[n, V], [n] -> [n], [n], [n]``: log-probability [nats] of each row's id, entropy [nats], :math:`\log \sum_v e^{z_v}`."""
+@dataclass(frozen=True)
+class Read:
+    r"""What was read off a chunk, each ``[n]``: log-probability of the ids and entropy [nats], and :math:`\log \sum_v e^{z_v}`."""
+
+    log_prob: Tensor
+    entropy: Tensor
+    log_sum: Tensor
+
+
+def read_rows(x: Tensor, ids: Tensor, softening: Softening, *, compiled: bool = False) -> Read:
+    """``[n, V], [n]``: read log-probability and entropy off a chunk; ``compiled``: by one kernel instead of block by block."""
+    if compiled:
+        return Read(*_fused(_read, x, ids, softening))
     found = x.new_empty(3, x.shape[0], dtype=torch.promote_types(x.dtype, torch.float32))
     for rows in _blocks(x):
-        z = softening(x[rows])
-        top = z.amax(-1, keepdim=True)
-        below = z - top
-        p = below.exp()
-        mass = p.sum(-1)
-        spent = p.mul_(below.clamp_(min=_FLOOR)).sum(-1)
-        log_mass = mass.log()
-        found[2, rows] = whole = top.squeeze(-1) + log_mass
-        found[1, rows] = log_mass - spent / mass
-        found[0, rows] = z.gather(-1, ids[rows].unsqueeze(-1)).squeeze(-1) - whole
-    log_prob, entropy, log_sum = found.unbind()
-    return log_prob, entropy, log_sum
+        for out, part in zip(found, _read(x[rows], ids[rows], softening), strict=True):
+            out[rows] = part
+    return Read(*found.unbind())
+
+
+def _read(x: Tensor, ids: Tensor, softening: Softening) -> tuple[Tensor, Tensor, Tensor]:
+    z = softening(x)
+    top = z.amax(-1, keepdim=True)
+    below = z - top
+    p = below.exp()
+    mass = p.sum(-1)
+    spent = p.mul_(below.clamp_(min=_FLOOR)).sum(-1)
+    log_mass = mass.log()
+    log_sum = top.squeeze(-1) + log_mass
+    return z.gather(-1, ids.unsqueeze(-1)).squeeze(-1) - log_sum, log_mass - spent / mass, log_sum
 
 
 @dataclass(frozen=True)
@@ -70,32 +86,64 @@ class Slopes:
     logits: Tensor | None = None
 
 
-def write_slopes(x: Tensor, ids: Tensor, read: tuple[Tensor, Tensor, Tensor], slopes: Slopes, softening: Softening) -> Tensor:
+def write_slopes(x: Tensor, ids: Tensor, read: Read, slopes: Slopes, softening: Softening, *, compiled: bool = False) -> Tensor:
     r"""Write the gradient of ``x [n, V]`` over it, given that of what ``read_rows`` found.
 
     .. math:: \frac{\partial L}{\partial z_v} = g_\ell (1[v = y] - p_v) - g_H\, p_v (\log p_v + H) + g_{z_v}
     """
+    given: tuple[Any, ...] = (ids, read.entropy, read.log_sum, slopes.log_prob, slopes.entropy, slopes.logits)
+    if compiled:
+        _fused(_write, x, softening, *given)
+        return x
     for rows in _blocks(x):
-        part = Slopes(*(None if g is None else g[rows] for g in (slopes.log_prob, slopes.entropy, slopes.logits)))
-        slope = _slope_of(softening(x[rows]), ids[rows], read[1][rows], read[2][rows], part)
-        x[rows] = softening.back(slope, x[rows])
+        _write(x[rows], softening, *(None if g is None else g[rows] for g in given))
     return x
 
 
-def _slope_of(z: Tensor, ids: Tensor, entropy: Tensor, log_sum: Tensor, slopes: Slopes) -> Tensor:
+def _write(
+    x: Tensor,
+    softening: Softening,
+    ids: Tensor,
+    entropy: Tensor,
+    log_sum: Tensor,
+    of_log_prob: Tensor | None,
+    of_entropy: Tensor | None,
+    of_logits: Tensor | None,
+) -> None:
+    z = softening(x)
+    if of_log_prob is None and of_entropy is None:
+        slope = torch.zeros_like(z) if of_logits is None else of_logits.clone()
+    else:
+        slope = _slope_of(z, ids, entropy, log_sum, torch.zeros_like(entropy) if of_log_prob is None else of_log_prob, of_entropy)
+        slope = slope if of_logits is None else slope.add_(of_logits)
+    x.copy_(softening.back(slope, x))
+
+
+def _slope_of(z: Tensor, ids: Tensor, entropy: Tensor, log_sum: Tensor, of_log_prob: Tensor, of_entropy: Tensor | None) -> Tensor:
     """Return the gradient of some rows of logits, as a tensor of its own."""
-    if slopes.log_prob is None and slopes.entropy is None:
-        return torch.zeros_like(z) if slopes.logits is None else slopes.logits.clone()
     log_p = z - log_sum.unsqueeze(-1)
     slope = log_p.exp()
-    said = torch.zeros_like(entropy) if slopes.log_prob is None else slopes.log_prob
-    if slopes.entropy is None:
-        slope.mul_(said.neg().unsqueeze(-1))
+    if of_entropy is None:
+        slope.mul_(of_log_prob.neg().unsqueeze(-1))
     else:
-        push = slopes.entropy.neg()
-        slope.mul_(log_p.clamp_(min=_FLOOR).mul_(push.unsqueeze(-1)).add_((push * entropy - said).unsqueeze(-1)))
-    slope.scatter_add_(-1, ids.unsqueeze(-1), said.unsqueeze(-1))
-    return slope if slopes.logits is None else slope.add_(slopes.logits)
+        slope.mul_(log_p.clamp_(min=_FLOOR).mul_(of_entropy.neg().unsqueeze(-1)).sub_((of_entropy * entropy + of_log_prob).unsqueeze(-1)))
+    if torch.compiler.is_compiling():  # a scatter would need the whole chunk in memory once more
+        words = torch.arange(z.shape[-1], device=z.device)
+        return slope + torch.where(words == ids.unsqueeze(-1), of_log_prob.unsqueeze(-1), 0.0)
+    return slope.scatter_add_(-1, ids.unsqueeze(-1), of_log_prob.unsqueeze(-1))
+
+
+def _fused(function: Callable[..., Any], *given: Any) -> Any:
+    """Run a function as one graph that does for chunks of any length."""
+    for x in given:
+        if isinstance(x, Tensor):
+            torch._dynamo.maybe_mark_dynamic(x, 0)
+    return _compiled(function)(*given)
+
+
+@cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    return torch.compile(function)
 
 
 def _blocks(x: Tensor) -> Iterator[slice]:

@@ -33,7 +33,8 @@ class LossHead(nn.Module):
     ``head.scores(hidden, batch)`` returns log-probability and entropy for any other use.
 
     ``scale`` multiplies the logits (1 / temperature) after ``softcap``, if there is one, has bent them. ``chunk_tokens`` is how many tokens
-    are worked on together; without it, as many as ``chunk_mib`` of memory hold, at least 256. A layer that is more than a weight and a
+    are worked on together; without it, as many as ``chunk_mib`` of memory hold, at least 256. ``compile`` fuses what is done with a chunk between the
+    products, which is worth its seconds of compilation on an accelerator above all. A layer that is more than a weight and a
     bias (adapters, quantised weights), and one whose vocabulary is cut over ranks, raises ``LossaryError``.
     """
 
@@ -45,6 +46,7 @@ class LossHead(nn.Module):
         softcap: float | None = None,
         chunk_tokens: int | None = None,
         chunk_mib: float = 512.0,
+        compile: bool = False,
     ) -> None:
         super().__init__()
         if not scale > 0 or (softcap is not None and not softcap > 0):
@@ -55,7 +57,7 @@ class LossHead(nn.Module):
         self.weight: nn.Parameter = lm_head.weight  # type: ignore[assignment]
         self.bias: nn.Parameter | None
         self.register_parameter("bias", getattr(lm_head, "bias", None))
-        self.softening, self.chunk_tokens, self.chunk_mib = Softening(scale, softcap), chunk_tokens, chunk_mib
+        self.softening, self.chunk_tokens, self.chunk_mib, self.compile_rows = Softening(scale, softcap), chunk_tokens, chunk_mib, compile
 
     def extra_repr(self) -> str:
         """Return its sizes."""
@@ -95,7 +97,7 @@ class LossHead(nn.Module):
         if chunk is None:
             row = self.weight.shape[0] * (dtype.itemsize + (tensors - 1) * max(4, dtype.itemsize))
             chunk = max(_LEAST, int(self.chunk_mib * 2**20) // row)
-        return Sheet(self.softening, dtype, chunk)
+        return Sheet(self.softening, dtype, chunk, self.compile_rows)
 
 
 @dataclass(frozen=True)

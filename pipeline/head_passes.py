@@ -8,24 +8,33 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..numerics import Slopes, Softening, accumulator, read_rows, write_slopes
+from ..numerics import Read, Slopes, Softening, accumulator, read_rows, write_slopes
 from ..registry import LossaryError
 from .piecewise import Piecewise
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """How logits are made: what follows the product, its dtype, and how many tokens are worked on together."""
+    """How logits are made and read: what follows the product, its dtype, how many tokens at a time, and by which code."""
 
     softening: Softening
     dtype: torch.dtype
     chunk: int
+    compiled: bool = False
 
     def spans(self, tokens: int) -> Iterator[tuple[int, int]]:
         """Yield chunks of equal size, one of no tokens if there are none."""
         size = -(-tokens // max(1, -(-tokens // self.chunk))) or 1
         for a in range(0, max(tokens, 1), size):
             yield a, min(a + size, tokens)
+
+    def read(self, logits: Tensor, ids: Tensor) -> Read:
+        """Read a chunk's log-probabilities and entropies."""
+        return read_rows(logits, ids, self.softening, compiled=self.compiled)
+
+    def written(self, logits: Tensor, ids: Tensor, read: Read, slopes: Slopes) -> Tensor:
+        """Return a chunk's gradient, which was written over it."""
+        return write_slopes(logits, ids, read, slopes, self.softening, compiled=self.compiled)
 
     def buffer(self, tokens: int, words: int, device: torch.device) -> Tensor:
         """Return the one tensor of a chunk's size."""
@@ -88,7 +97,8 @@ class Recompute(torch.autograd.Function):
             w, c, buffer = _at_work(sheet, hidden, weight, bias)
             for a, b in sheet.spans(hidden.shape[0]):
                 logits = _logits(hidden[a:b].to(sheet.dtype), w, c, buffer[: b - a])
-                found[:, a:b] = torch.stack(read_rows(logits, ids[a:b], sheet.softening))
+                read = sheet.read(logits, ids[a:b])
+                found[:, a:b] = torch.stack((read.log_prob, read.entropy, read.log_sum))
         log_prob, entropy, log_sum = (x.clone() for x in found)
         ctx.save_for_backward(hidden, weight, bias, ids, log_prob, entropy, log_sum)
         ctx.sheet = sheet
@@ -108,8 +118,7 @@ class Recompute(torch.autograd.Function):
                 h = hidden[a:b].to(sheet.dtype)
                 logits = _logits(h, w, c, buffer[: b - a])
                 slopes = Slopes(*(None if g is None else g[a:b] for g in (of_log_prob, of_entropy)))
-                slope = write_slopes(logits, ids[a:b], (read[0][a:b], read[1][a:b], read[2][a:b]), slopes, sheet.softening)
-                found.add(a, b, slope, h, w)
+                found.add(a, b, sheet.written(logits, ids[a:b], Read(*(x[a:b] for x in read)), slopes), h, w)
         return *_narrowed(found.scaled(None), hidden, weight, bias), None, None
 
 
@@ -136,11 +145,11 @@ class OnePass(torch.autograd.Function):
             for a, b in sheet.spans(hidden.shape[0]):
                 h = hidden[a:b].to(sheet.dtype)
                 logits = _logits(h, w, c, buffer[: b - a])
-                read = read_rows(logits, ids[a:b], sheet.softening)
+                read = sheet.read(logits, ids[a:b])
                 part, slopes = _differentiated(loss, a, b, read, logits, sheet, scale, learns)
                 total = total + part
                 if found is not None:
-                    found.add(a, b, write_slopes(logits, ids[a:b], read, slopes, sheet.softening), h, w)
+                    found.add(a, b, sheet.written(logits, ids[a:b], read, slopes), h, w)
         ctx.found, ctx.scale = found, scale
         ctx.like = [None if x is None else x.dtype for x in (hidden, weight, bias)]
         return total
@@ -160,14 +169,14 @@ class OnePass(torch.autograd.Function):
 
 
 def _differentiated(
-    loss: Piecewise, a: int, b: int, read: tuple[Tensor, Tensor, Tensor], logits: Tensor, sheet: Sheet, scale: float | Tensor, learns: bool
+    loss: Piecewise, a: int, b: int, read: Read, logits: Tensor, sheet: Sheet, scale: float | Tensor, learns: bool
 ) -> tuple[Tensor, Slopes]:
     """Return a chunk's loss, and what its parts are worth, by autograd on vectors of its length.
 
     Hooks of a host that is recomputing or offloading stay outside: to them every chunk would look like a reason to start over.
     """
     with torch.set_grad_enabled(learns), torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x):
-        log_prob, entropy = (x.detach().requires_grad_(learns) for x in read[:2])
+        log_prob, entropy = (x.detach().requires_grad_(learns) for x in (read.log_prob, read.entropy))
         z = sheet.softening(logits.detach()).requires_grad_(learns) if loss.words else None
         total = loss(a, b, log_prob, entropy, z)
         leaves = [log_prob, entropy] if z is None else [log_prob, entropy, z]

@@ -32,7 +32,7 @@ def _recipes():
         yield pytest.param({**PPO, "correction": late, "approximate": "micro-batch"}, id=f"late {rule}")
         yield pytest.param({"policy_loss": "gspo", "kl": {"use": "full", "coef": 0.3}, "correction": late}, id=f"late {rule}, gspo, full")
     for denominator in ("kept", "original"):
-        early = [{"use": "icepop", "denominator": denominator}, {"use": "truncated-is", "denominator": denominator}]
+        early = [{"use": "icepop", "denominator": denominator}, {"use": "truncated-is"}]
         yield pytest.param({**PPO, "correction": early}, id=f"early, {denominator}")
         yield pytest.param({**PPO, "kl": {"use": "full", "coef": 0.3}, "correction": early}, id=f"early, full, {denominator}")
         yield pytest.param({**PPO, "policy_loss": "gspo", "correction": early}, id=f"early, gspo, {denominator}")

@@ -162,3 +162,25 @@ def test_nothing_waits_for_the_device():
             headed(objective, micro, hidden_of(where).requires_grad_(), layer(), ref_logits=where.ref_logits).total.backward()
     assert not waits & set(seen)
     assert "mm" in seen or "addmm" in seen
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of what the compiler imports
+def test_compiled_rows_are_the_same_and_one_graph_does_for_all_lengths():
+    from torch._dynamo.utils import counters
+
+    objective, found, graphs = composed(PPO), [], []
+    torch._dynamo.reset()
+    for n in (24, 29, 40, 90):
+        micro, values = batch_of(objective, n, WORDS), []
+        for compiled in (False, True):
+            counters.clear()
+            linear = layer(dtype=torch.float32)
+            x = torch.randn(n, WIDTH, generator=torch.Generator().manual_seed(0)).requires_grad_()
+            head = LossHead(linear, scale=0.7, chunk_tokens=30, compile=compiled)
+            objective.loss(micro, policy=head.on(x)).total.backward()
+            values.append((x.grad, linear.weight.grad, linear.bias.grad))
+        graphs.append(counters["stats"]["unique_graphs"])
+        found.append(values)
+    assert graphs == [2, 0, 0, 0]
+    assert all(torch.allclose(a, b, rtol=1e-4, atol=1e-7) for eager, fused in found for a, b in zip(eager, fused, strict=True))
