@@ -96,7 +96,8 @@ def write_slopes(x: Tensor, ids: Tensor, read: Read, slopes: Slopes, softening: 
         _fused(_write, x, softening, *given)
         return x
     for rows in _blocks(x):
-        _write(x[rows], softening, *(None if g is None else g[rows] for g in given))
+        part: list[Any] = [None if g is None else g[rows] for g in given]
+        _write(x[rows], softening, *part)
     return x
 
 

@@ -8,7 +8,7 @@ from heads import WIDTH, WORDS, composed, error, headed, hidden_of, layer, measu
 from torch import nn
 
 import lossary
-from lossary import ColumnError, LossaryError, LossHead, Mean, PerSequence, PerToken
+from lossary import LossaryError, LossHead, Mean, PerSequence, PerToken
 from lossary.registry import Vocab
 
 BOOK = [c for c in lossary.catalog() if c.distribution == "lossary"]
@@ -339,59 +339,3 @@ def test_autocast_is_followed_and_its_weights_stay_float32():
     assert all(g.dtype == torch.float32 for g in (hidden.grad, linear.weight.grad))
     assert 1e-5 < error(hidden.grad, wanted[0]) < 4e-2
     assert 1e-5 < error(linear.weight.grad, wanted[1]) < 4e-2
-
-
-def test_chunks_come_from_a_memory_budget_and_are_never_tiny():
-    linear = nn.Linear(8, 1000)
-    assert LossHead(linear, chunk_mib=4).sheet(torch.zeros(1, 8)).chunk == 4 * 2**20 // 4000
-    assert LossHead(linear, chunk_mib=0.001).sheet(torch.zeros(1, 8)).chunk == 256
-    assert LossHead(linear, chunk_mib=4).sheet(torch.zeros(1, 8), tensors=6).chunk == 256
-    spans = list(LossHead(linear, chunk_tokens=300).sheet(torch.zeros(1, 8)).spans(900 + 1))
-    assert [b - a for a, b in spans] == [226, 226, 226, 223]
-
-
-def test_a_head_takes_the_place_of_its_layer():
-    linear = layer()
-    head, x = LossHead(linear, scale=0.1, softcap=1.0), torch.randn(2, 3, WIDTH, dtype=torch.float64)
-    assert torch.equal(head(x), linear(x))
-    assert head.state_dict().keys() == linear.state_dict().keys()
-    assert head.weight is linear.weight
-    assert "words=7" in repr(head)
-
-
-class Adapted(nn.Linear):
-    """A layer that does more than it says."""
-
-    def forward(self, x):
-        return super().forward(x) + 1
-
-
-@pytest.mark.parametrize(
-    ("make", "said"),
-    [
-        (lambda: LossHead(nn.Identity()), r"LossHead\(Identity\): expected a plain nn.Linear"),
-        (lambda: LossHead(Adapted(3, 4)), r"LossHead\(Adapted\): its forward is not that of a plain layer"),
-        (lambda: LossHead(nn.Linear(3, 4), scale=0), "scale is 0 and softcap None; both must be above 0"),
-        (lambda: LossHead(nn.Linear(3, 4), softcap=-1.0), "scale is 1.0 and softcap -1.0; both must be above 0"),
-        (lambda: LossHead(nn.Linear(3, 4), chunk_tokens=0), "chunk_tokens is 0"),
-        (lambda: LossHead(nn.Linear(3, 4)).scores(torch.zeros(2, 5), torch.zeros(2)), r"hidden states are \[2, 5\] after packing"),
-        (lambda: LossHead(nn.Linear(3, 4)).scores(torch.zeros(2, 3), torch.zeros(4)), r"there are \[4\] token ids and \[2, 3\] hidden"),
-        (lambda: LossHead(nn.Linear(3, 4)).scores(torch.zeros(2, 3).double(), torch.zeros(2)), "bring both to one dtype"),
-    ],
-)
-def test_what_a_head_refuses(make, said):
-    with pytest.raises(LossaryError, match=said):
-        make()
-
-
-def test_a_vocabulary_cut_over_ranks_is_refused():
-    head = LossHead(layer())
-    head.weight.tensor_model_parallel = True
-    with pytest.raises(LossaryError, match=r"holds a part of the vocabulary \(tensor parallel\)"):
-        head.scores(torch.zeros(2, WIDTH, dtype=torch.float64), torch.zeros(2))
-
-
-def test_what_a_policy_gives_is_not_given_twice():
-    where, objective = world(), composed(PPO)
-    with pytest.raises(ColumnError, match="loss was given log_prob and a policy, which has its own"):
-        headed(objective, objective.weigh(where.batch()), hidden_of(where), layer(), log_prob=where.log_prob)

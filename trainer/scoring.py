@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch, left_shift_padded
-from ..pipeline import LossHead, Scores
+from ..pipeline import Logits, LossHead, Scores
 from .data import Inputs
 from .gpt import GPT
 
@@ -23,6 +23,12 @@ def head_of(model: GPT, temperature: float) -> LossHead:
 def policy_scores(model: GPT, inputs: Inputs, batch: Batch, temperature: float) -> Scores:
     """Return log-probability and entropy, each ``[N]`` in nats, of the distribution that was sampled from."""
     return head_of(model, temperature).scores(hidden_of(model, inputs, batch), batch)
+
+
+@torch.no_grad()
+def ref_logits_of(reference: GPT, inputs: Inputs, batch: Batch, temperature: float) -> Logits:
+    """Return the reference's logits for each sampled token, of which a loss only ever spells out a chunk."""
+    return Logits(hidden_of(reference, inputs, batch), reference.lm_head.weight, scale=1 / temperature)
 
 
 def values_of(critic: GPT, inputs: Inputs, batch: Batch) -> Tensor:
