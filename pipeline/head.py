@@ -15,6 +15,8 @@ from .piecewise import Piecewise
 
 _LEAST = 256
 """Tokens in a chunk that a memory budget always allows: products of fewer rows leave the machine idle."""
+_OVER_WORDS = 13
+"""Tensors of a chunk's size that a loss over the vocabulary needs with its gradient, that of the dearest divergence."""
 
 
 class Scores(NamedTuple):
@@ -161,7 +163,7 @@ class _Passing(_Work):
 
     def __call__(self, head: LossHead, hidden: Tensor) -> Tensor:
         _require_ids(self.token_ids, hidden)
-        sheet = head.sheet(hidden, tensors=6 if self.loss.words else 1)
+        sheet = head.sheet(hidden, tensors=_OVER_WORDS if self.loss.words else 1)
         learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in (hidden, head.weight, head.bias))
         if learns and sheet.dtype == torch.float16 and self.grad_scale is None:
             raise LossaryError("float16 gradients vanish unless the loss is scaled: head.on(hidden, grad_scale=scaler.get_scale()).")

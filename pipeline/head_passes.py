@@ -78,7 +78,7 @@ def add_product(total: Tensor, slope: Tensor, h: Tensor) -> None:
     if total.dtype == slope.dtype:
         total.addmm_(slope.t(), h)
         return
-    if slope.device.type == "cuda" and total.dtype == torch.float32:
+    if slope.device.type == "cuda" and total.dtype == torch.float32 and hasattr(torch.ops.aten.addmm, "dtype_out"):
         torch.addmm(total, slope.t(), h, out_dtype=torch.float32, out=total)
         return
     words = max(1, min(slope.shape[1], slope.numel() // (2 * h.shape[1]) or slope.shape[1]))

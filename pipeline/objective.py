@@ -31,7 +31,8 @@ class LossOut:
     actor: Tensor
     critic: Tensor
     terms: Mapping[str, Tensor]
-    """Each term's share of the step's mean, before its coefficient and before any factor for the averaging of gradients."""
+    """Each term's share of the step's mean, before its coefficient and before any factor for the averaging of gradients. Without a
+    gradient where a head's one pass did the term."""
     reports: Mapping[str, Measure]
 
 

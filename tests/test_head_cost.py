@@ -1,12 +1,16 @@
 """What the head costs, by measures without noise: matrix products, bytes, and how often a loss is called."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from heads import WIDTH, WORDS, Products, composed, headed, hidden_of, layer, world
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.checkpoint import checkpoint
 
 import lossary
 from lossary import LossHead, PerToken
+from lossary.pipeline.head import _OVER_WORDS
 from lossary.registry import Vocab
 
 PPO = {"policy_loss": "dual-clip", "kl": {"use": "k3", "coef": 0.1}, "entropy": {"coef": 0.01}}
@@ -91,6 +95,39 @@ def test_memory_beyond_the_gradients_is_two_chunks_at_most_however_many_tokens_t
     row = words * dtype.itemsize
     assert 0.9 * chunk * row < extra[0] <= 2 * chunk * row, [x / (chunk * row) for x in extra]
     assert extra[1] - extra[0] < 0.06 * (512 - 128) * row  # vectors with a few numbers for each token, and nothing of the size of a row
+
+
+@pytest.mark.parametrize(
+    "recipe", [{"kl": {"use": "full", "coef": 1}}, {"auxiliary": {"use": "distill", "coef": 1, "divergence": "adaptive"}}]
+)
+def test_memory_of_losses_over_the_vocabulary_is_what_their_chunks_are_measured_for(recipe):
+    chunk, words, width = 64, 4096, 16
+    linear, objective, extra = layer(False, torch.float32, words, width), composed({"policy_loss": "ppo-clip", **recipe}), []
+    other = lossary.Logits(torch.randn(512, width), torch.randn(words, width))
+    for n in (128, 512):
+        micro, hidden = batch_of(objective, n, words), torch.randn(n, width).requires_grad_()
+        given = {name: replace(other, hidden=other.hidden[:n]) for name in ("ref_logits", "teacher_logits")}
+
+        def work(micro=micro, hidden=hidden, given=given):
+            hidden.grad = linear.weight.grad = None
+            headed(objective, micro, hidden, linear, chunk=chunk, **given).total.backward()
+
+        work()
+        hidden.grad = linear.weight.grad = None
+        extra.append((peak(work) - 4 * (words * width + hidden.numel())) / (4 * chunk * words))
+    assert 3 < extra[0] <= _OVER_WORDS
+    assert abs(extra[1] - extra[0]) < 0.05
+
+
+def test_shapes_and_branches_do_not_follow_the_data():
+    """Fake tensors have shapes and no values."""
+    objective, n = composed({**PPO, "kl": {"use": "full", "coef": 1}}), 40
+    micro = batch_of(objective, n, WORDS)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        hidden, linear = torch.randn(n, WIDTH, requires_grad=True), torch.nn.Linear(WIDTH, WORDS)
+        headed(objective, micro, hidden, linear, chunk=16, ref_logits=torch.randn(n, WORDS)).total.backward()
+        assert hidden.grad.shape == (n, WIDTH)
+        assert linear.weight.grad.shape == (WORDS, WIDTH)
 
 
 CALLS = []

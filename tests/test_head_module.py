@@ -8,7 +8,8 @@ from blocks import blocks
 from heads import WIDTH, composed, headed, hidden_of, layer, world
 from torch import nn
 
-from lossary import ColumnError, LossaryError, LossHead
+from lossary import Batch, ColumnError, Logits, LossaryError, LossHead
+from lossary.registry import Level
 
 PPO = {"policy_loss": "dual-clip", "kl": {"use": "k3", "coef": 0.1}, "entropy": {"coef": 0.01}}
 
@@ -77,3 +78,27 @@ def test_the_page_about_the_head_runs():
             exec(block.text, known)
     assert known["lm_head"].weight.grad.norm() > 0
     assert known["body"].weight.grad.isfinite().all()
+
+
+def test_logits_of_other_models_are_bent_and_scaled_alike():
+    linear, x = layer(), torch.randn(4, WIDTH, dtype=torch.float64)
+    given = Logits(x, linear.weight, linear.bias, scale=0.5, softcap=2.0)
+    assert torch.allclose(given.rows(x), torch.tanh(linear(x) / 2) * 2 * 0.5, rtol=1e-14)
+
+
+def test_packed_rows_are_not_taken_for_padded_ones():
+    """Two tokens in two rows of as many columns as a hidden state has numbers."""
+    batch = Batch.from_padded(torch.eye(2, WIDTH, dtype=torch.bool), token_ids=torch.zeros(2, WIDTH, dtype=torch.long))
+    x, padded = torch.randn(2, WIDTH), torch.randn(2, WIDTH, 3)
+    assert torch.equal(batch.layout.pack_rows(x), x)
+    assert torch.equal(batch.layout.pack_rows(padded), padded[[0, 1], [0, 1]])
+
+
+def test_a_window_shows_a_few_tokens_and_spreads_what_is_known_of_their_sequences():
+    batch = Batch.from_packed([2, 3], advantages=torch.arange(5.0), rewards=torch.tensor([1.0, 2.0]))
+    window = batch.window(1, 3)
+    assert window["advantages"].tolist() == [1, 2]
+    assert window.column("rewards", Level.TOKEN).tolist() == [1, 2]
+    fewer = batch.keeping(torch.tensor([True, False, True, False, True]))
+    assert fewer.dropped_tokens.tolist() == [1, 3]
+    assert fewer.keeping(torch.tensor([False, True, True])).dropped_tokens.tolist() == [0, 1, 3]
