@@ -9,7 +9,7 @@ import torch.distributed as dist  # noqa: TID251
 from heads import WIDTH, WORDS, composed, error, hidden_of, world
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh  # noqa: TID251
-from torch.distributed.fsdp import fully_shard  # noqa: TID251
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: TID251
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: TID251
 
 import lossary
@@ -17,6 +17,10 @@ from lossary import LossaryError, LossHead
 
 PPO = {"policy_loss": "dual-clip", "kl": {"use": "k3", "coef": 0.1}, "entropy": {"coef": 0.01}}
 RECIPES = {"one pass": PPO, "recompute": {"policy_loss": "gspo", "entropy": 0.1}}
+
+
+KINDS = ("ddp", "units", "one unit", "half")
+"""The head in a DDP model; in a unit of FSDP2 of its own or of the tied embedding; in the model's; in a unit of half precision."""
 
 
 class Gloo:
@@ -81,9 +85,10 @@ def wrapped(kind, tied):
     if kind == "ddp":
         return nn.parallel.DistributedDataParallel(model)
     mesh = init_device_mesh("cpu", (2,))
-    if kind != "inside another":
-        fully_shard([model.embedding, model.lm_head] if tied else model.lm_head, mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    options = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(torch.bfloat16, torch.float32)} if kind == "half" else {"mesh": mesh}
+    if kind != "one unit":
+        fully_shard([model.embedding, model.lm_head] if tied else model.lm_head, **options)
+    fully_shard(model, **options)
     return model
 
 
@@ -92,12 +97,12 @@ def _work(rank, path, queue):
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
     found = {}
-    for kind in ("ddp", "fsdp"):
+    for kind in KINDS:
         for tied in (False, True):
             for name, recipe in RECIPES.items():
                 got = gradients(wrapped(kind, tied), Gloo(), recipe, [0, 1, 2, 3] if rank == 0 else [4, 5, 6, 7])
                 found[kind, tied, name] = {k.removeprefix("module."): v.tolist() for k, v in got.items()}
-    elsewhere, parallel = wrapped("fsdp", False).lm_head, nn.Linear(WIDTH, 8, bias=False)
+    elsewhere, parallel = wrapped("units", False).lm_head, nn.Linear(WIDTH, 8, bias=False)
     parallel.weight = nn.Parameter(distribute_tensor(parallel.weight.data, init_device_mesh("cpu", (2,)), [Shard(0)]))
     for name, layer in (("outside its unit", elsewhere), ("cut vocabulary", parallel)):
         try:
@@ -129,9 +134,10 @@ def test_two_processes_give_the_gradients_of_one(tmp_path):
     for tied in (False, True):
         for name, recipe in RECIPES.items():
             wanted = gradients(Model(tied), None, recipe, list(range(8)))
-            for kind in ("ddp", "fsdp"):
+            for kind in KINDS:
                 found = results[0][kind, tied, name]
                 assert found.keys() == wanted.keys()
                 for key, x in wanted.items():
                     assert x.norm() > 0
-                    assert error(torch.tensor(found[key], dtype=torch.float64), x) < 1e-12, (kind, tied, name, key)
+                    wrong = error(torch.tensor(found[key], dtype=torch.float64), x)
+                    assert wrong < (1e-12 if kind != "half" else 3e-2), (wrong, kind, tied, name, key)
