@@ -273,15 +273,17 @@ class Objective:
         outputs = Outputs.of(given, micro, {name: who for name, who in self._needs_of_model.items() if name not in READ})
         reports: dict[str, Measure] = {}
         terms, sides = self._terms([t for t in self.plan.terms if t not in self._passing], micro, outputs, reports)
+        if not self.one_pass and "actor" not in sides:  # rules that compare tokens must see them all
+            sides["actor"] = side_of(self.plan, "actor", micro, outputs, reports)
         if not self._passing:
             return self._out(micro, outputs, terms, reports, factor)
-        inner, rows = micro, outputs.rows_of("actor")
+        inner, rows, seen, said = micro, outputs.rows_of("actor"), policy, ids
         if micro.kept is not None:
             inner, where = micro.kept, micro.kept_tokens
             rows = {name: r.select(where) for name, r in rows.items()}
+            seen, said = policy.take(where), ids.index_select(0, where)
         pieces = Pieces(self.plan, self._passing, inner, micro.coefficients, rows, self.memory, sides.get("actor"), dict(reports))
-        chosen, said = (policy, ids) if micro.kept is None else (policy.take(where), ids.index_select(0, where))
-        total = chosen.passed(said, pieces, factor)
+        total = seen.passed(said, pieces, factor)
         reports.update(pieces.reports)
         if self.one_pass:
             reports.setdefault("actor/entropy", self._entropy(policy, micro, ids, pieces))

@@ -31,6 +31,9 @@ def _recipes():
         late = {"use": rule, "denominator": "original"}
         yield pytest.param({**PPO, "correction": late, "approximate": "micro-batch"}, id=f"late {rule}")
         yield pytest.param({"policy_loss": "gspo", "kl": {"use": "full", "coef": 0.3}, "correction": late}, id=f"late {rule}, gspo, full")
+        yield pytest.param({"auxiliary": {"use": "distill", "coef": 1}, "correction": late}, id=f"late {rule}, distill alone")
+        both = [{"use": "icepop", "denominator": "original"}, late]
+        yield pytest.param({**PPO, "kl": {"use": "full", "coef": 0.3}, "correction": both}, id=f"early and late {rule}, full")
     for denominator in ("kept", "original"):
         early = [{"use": "icepop", "denominator": denominator}, {"use": "truncated-is"}]
         yield pytest.param({**PPO, "correction": early}, id=f"early, {denominator}")
