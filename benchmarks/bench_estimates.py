@@ -27,7 +27,14 @@ def bench_gae(races, benchmark, shape, holes):
 def bench_gae_across_the_border(races, benchmark):
     x = cases.gae(64, 4096, True)
     ours = Entrant("ours", "gae", options={"border": True})
-    races.run(benchmark, "GAE [64, 4096] with holes, packing and unpacking included", x, ours, [Entrant("verl", "gae", "loop over time")], rounds=5)
+    races.run(
+        benchmark,
+        "GAE [64, 4096] with holes, packing and unpacking included",
+        x,
+        ours,
+        [Entrant("verl", "gae", "loop over time")],
+        rounds=5,
+    )
 
 
 def bench_groups(races, benchmark):

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import tempfile
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +19,9 @@ from sides import ours as our_side
 
 HERE = Path(__file__).parent
 NAMES = {"liger": "liger-kernel", "cce": "cut-cross-entropy", "trl": "TRL", "byhand": "by hand"}
+QUICK = "not in the quick run"
+PATIENCE = 240.0
+"""Seconds until a peer that does not answer is ended."""
 Step = Callable[[], Any]
 
 
@@ -69,18 +73,22 @@ class Peer:
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
+        patience = threading.Timer(PATIENCE, self.process.kill)
+        patience.start()
         line = self.process.stdout.readline()
+        patience.cancel()
         return json.loads(line) if line else {"error": f"its process ended with {self.process.wait()}"}
 
-    def load(self, entrant: Entrant, inputs: Path, results: Path) -> dict[str, torch.Tensor]:
-        said = self.ask(do="load", case=entrant.case, options=entrant.options, inputs=str(inputs), results=str(results))
+    def load(self, key: int, entrant: Entrant, inputs: Path, results: Path) -> dict[str, torch.Tensor]:
+        """Build an entrant's step and return what it computes; a process can hold several."""
+        said = self.ask(do="load", key=key, case=entrant.case, options=entrant.options, inputs=str(inputs), results=str(results))
         if "error" in said:
             raise RuntimeError(said["error"])
         found: dict[str, torch.Tensor] = torch.load(results)
         return found
 
-    def seconds(self, iterations: int) -> float:
-        said = self.ask(do="run", iterations=iterations)
+    def seconds(self, key: int, iterations: int) -> float:
+        said = self.ask(do="run", key=key, iterations=iterations)
         if "error" in said:
             raise RuntimeError(f"{self.name}: {said['error']}")
         return float(said["seconds"])
@@ -100,17 +108,18 @@ class Here(Peer):
 
     def __init__(self, device: Device) -> None:
         self.name, self.why, self.version, self.device = "byhand", "", "", device
+        self.steps: dict[int, Step] = {}
 
-    def load(self, entrant: Entrant, inputs: Path, results: Path) -> dict[str, torch.Tensor]:
+    def load(self, key: int, entrant: Entrant, inputs: Path, results: Path) -> dict[str, torch.Tensor]:
         x = torch.load(inputs, map_location=self.device.torch)
-        self.step, told = getattr(byhand, entrant.case)(x, **entrant.options)
+        self.steps[key], told = getattr(byhand, entrant.case)(x, **entrant.options)
         return {name: value.detach().cpu() for name, value in told().items()}
 
-    def seconds(self, iterations: int) -> float:
-        return self.device.seconds(self.step, iterations)
+    def seconds(self, key: int, iterations: int) -> float:
+        return self.device.seconds(self.steps[key], iterations)
 
     def drop(self) -> None:
-        self.step = None
+        self.steps.clear()
 
     def close(self) -> None:
         pass
@@ -133,6 +142,12 @@ class Races:
         for peer in self._peers.values():
             peer.close()
 
+    def left_out(self, figure: str, why: str) -> None:
+        nobody = {"name": "", "seconds": None, "note": "", "error": None}
+        self.rows.append(
+            {"figure": figure, "ours": {**nobody, "note": f"left out: {why}"}, "peer": nobody, "bound": None, "targets": {}, "rounds": 0}
+        )
+
     def run(
         self,
         benchmark: Any,
@@ -148,8 +163,7 @@ class Races:
     ) -> None:
         """Check that all agree with float64, then race. ``tolerance`` is relative to the largest value of a result."""
         rounds = min(rounds, 3 if iterations == 1 else 9) if self.quick else rounds
-        known: dict[str, Any] = {}
-        mask = x.get("mask")
+        mask, known = x.get("mask"), dict[str, Any]()
 
         def truth(options: dict[str, Any]) -> Any:
             key = json.dumps(options)
@@ -157,26 +171,26 @@ class Races:
                 known[key] = cases.exact(ours.case, x, self.device.torch, **options)
             return known[key]
 
-        step, note, errors = self._ours(ours, x, truth, mask, tolerance)
-        there: list[tuple[Entrant, Peer]] = []
+        left_out = QUICK if ours.slow and self.quick else ""
+        step, note, errors = self._ours(ours, x, truth, mask, tolerance) if not left_out else (None, QUICK, {})
+        there: dict[int, Peer] = {}
         notes: dict[int, str] = {}
         with tempfile.TemporaryDirectory() as folder:
             inputs = Path(folder, "inputs.pt")
             torch.save(x, inputs)
             for i, entrant in enumerate(against):
-                # Each entrant has a step of its own, but a process holds one: two of one peer take turns in processes of their own.
-                peer = self.peer(entrant.peer) if all(p.name != entrant.peer for _, p in there) else self._second(entrant.peer, i)
-                notes[i] = "not in the quick run" if entrant.slow and self.quick else peer.why
+                peer = self.peer(entrant.peer)
+                notes[i] = left_out or (QUICK if entrant.slow and self.quick else peer.why)
                 if notes[i]:
                     continue
                 try:
-                    found = peer.load(entrant, inputs, Path(folder, f"{i}.pt"))
+                    found = peer.load(i, entrant, inputs, Path(folder, f"{i}.pt"))
                 except RuntimeError as error:
                     notes[i] = f"failed: {error}"
                     continue
                 errors[i] = cases.error(found, truth(entrant.truth), mask)
                 assert errors[i] <= tolerance, f"{figure}: {entrant.peer} {entrant.what} is {errors[i]:.1e} away from float64"
-                there.append((entrant, peer))
+                there[i] = peer
         seconds, mine, floor = self._raced(benchmark, step, there, bound, rounds, iterations)
         for i, entrant in enumerate(against):
             version = self.peer(entrant.peer).version
@@ -185,19 +199,17 @@ class Races:
             self.rows.append(
                 {
                     "figure": figure,
-                    "ours": {"seconds": mine, "note": note, "error": errors.get("ours")},
-                    "peer": {"name": name, "seconds": seconds.get(id(entrant)), "note": notes[i], "error": errors.get(i)},
+                    "ours": {"seconds": mine, "note": note, "error": errors.get(-1)},
+                    "peer": {"name": name, "seconds": seconds.get(i), "note": notes[i], "error": errors.get(i)},
                     "bound": {"what": bound.what, "seconds": floor} if bound is not None else None,
                     "targets": targets,
                     "rounds": rounds,
                 }
             )
-        for _, peer in there:
+        for peer in there.values():
             peer.drop()
 
-    def _ours(self, ours: Entrant, x: dict[str, Any], truth: Any, mask: Any, tolerance: float) -> tuple[Any, str, dict[Any, float]]:
-        if ours.slow and self.quick:
-            return None, "not in the quick run", {}
+    def _ours(self, ours: Entrant, x: dict[str, Any], truth: Any, mask: Any, tolerance: float) -> tuple[Any, str, dict[int, float]]:
         there = {n: v.to(self.device.torch) if isinstance(v, torch.Tensor) else v for n, v in x.items()}
         try:
             step, told = getattr(our_side, ours.case)(there, **ours.options)
@@ -205,35 +217,29 @@ class Races:
             return None, f"not built: {error}", {}
         away = cases.error(told(), truth(ours.truth), mask)
         assert away <= tolerance, f"ours is {away:.1e} away from float64"
-        return step, "", {"ours": away}
-
-    def _second(self, name: str, i: int) -> Peer:
-        key = f"{name}/{i}"
-        if key not in self._peers:
-            self._peers[key] = Here(self.device) if name == "byhand" else Peer(name, self.device)
-        return self._peers[key]
+        return step, "", {-1: away}
 
     def _raced(
-        self, benchmark: Any, step: Any, there: list[tuple[Entrant, Peer]], bound: Bound | None, rounds: int, iterations: int
+        self, benchmark: Any, step: Any, there: dict[int, Peer], bound: Bound | None, rounds: int, iterations: int
     ) -> tuple[dict[int, float], float | None, float | None]:
-        took: dict[int, list[float]] = {id(entrant): [] for entrant, _ in there}
+        took: dict[int, list[float]] = {i: [] for i in there}
         floors: list[float] = []
-        target = step if step is not None else (bound.step if bound is not None else (lambda: None))
+        order = list(there)
 
         def others() -> None:
-            there.append(there.pop(0)) if there else None  # nobody is always first
-            for entrant, peer in there:
-                took[id(entrant)].append(peer.seconds(iterations))
+            order.append(order.pop(0)) if order else None  # nobody is always first
+            for i in order:
+                took[i].append(there[i].seconds(i, iterations))
             if bound is not None:
                 floors.append(self.device.seconds(bound.step) * bound.factor)
 
         def mine() -> None:
-            for _ in range(iterations):
-                target()
+            for _ in range(iterations if step is not None else 0):
+                step()
 
         others(), mine()  # caches, allocators and compilers have their first time here
         for times in (*took.values(), floors):
             times.clear()
         benchmark.pedantic(mine, setup=others, rounds=rounds, iterations=1)
         found = median(benchmark.stats.stats.data) / iterations if step is not None else None
-        return {key: median(times) for key, times in took.items()}, found, median(floors) if floors else None
+        return {i: median(times) for i, times in took.items()}, found, median(floors) if floors else None

@@ -53,7 +53,9 @@ def text(told: dict[str, Any]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEADINGS))]
     rule = "─" * (sum(widths) + 2 * len(widths))
     body = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
-    return "\n".join([f"{told['machine']}, torch {told['torch']}{', quick run' if told['quick'] else ''}", rule, body[0], rule, *body[1:], rule])
+    return "\n".join(
+        [f"{told['machine']}, torch {told['torch']}{', quick run' if told['quick'] else ''}", rule, body[0], rule, *body[1:], rule]
+    )
 
 
 def markdown(told: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """A peer in a process and environment of its own. It reads requests as lines of JSON and answers each by one line.
 
-``{"do": "load", "case", "options", "inputs", "results"}`` builds a step from a file of inputs, runs it and writes what it computed;
-``{"do": "run", "iterations"}`` answers the seconds of one step; ``{"do": "drop"}`` forgets the step.
+``{"do": "load", "key", "case", "options", "inputs", "results"}`` builds a step from a file of inputs, runs it and writes what it
+computed; ``{"do": "run", "key", "iterations"}`` answers the seconds of one call; ``{"do": "drop"}`` forgets all steps.
 """
 
 import importlib
@@ -17,7 +17,7 @@ from device import Device
 def main(side: str, where: str) -> None:
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # whatever a library prints must not look like an answer
-    step: Any = None
+    steps: dict[int, Any] = {}
 
     def answer(**said: Any) -> None:
         answers.write(json.dumps(said) + "\n")
@@ -34,15 +34,15 @@ def main(side: str, where: str) -> None:
         asked = json.loads(line)
         try:
             if asked["do"] == "load":
-                step = None
                 inputs = torch.load(asked["inputs"], map_location=device.torch)
-                step, told = getattr(module, asked["case"])(inputs, **asked["options"])
+                steps[asked["key"]], told = getattr(module, asked["case"])(inputs, **asked["options"])
                 torch.save({name: x.detach().cpu() for name, x in told().items()}, asked["results"])
                 answer(loaded=True)
             elif asked["do"] == "run":
-                answer(seconds=device.seconds(step, asked["iterations"]))
+                answer(seconds=device.seconds(steps[asked["key"]], asked["iterations"]))
             else:
-                step = told = None
+                steps.clear()
+                told = inputs = None
                 if device.name == "cuda":
                     torch.cuda.empty_cache()
                 answer(dropped=True)

@@ -76,7 +76,10 @@ def step(x: dict[str, Any]) -> Any:
 
     def told() -> Any:
         total = both()
-        out = {name: torch.zeros_like(x["log_prob"]).masked_scatter(mask, g) for name, g in (("log_prob", log_prob.grad), ("entropy", entropy.grad))}
+        out = {
+            name: torch.zeros_like(x["log_prob"]).masked_scatter(mask, g)
+            for name, g in (("log_prob", log_prob.grad), ("entropy", entropy.grad))
+        }
         return {"loss": total, **out}
 
     return both, told
