@@ -33,7 +33,7 @@ def measure(x: Any, who: str) -> Measure:
         raise ColumnError(f"{who} reported a {type(x).__name__} of {type(x.x).__name__}; expected a tensor.")
     if x.where is not None and x.where.dtype != torch.bool:
         raise ColumnError(f"{who} reported a measure whose 'where' is {x.where.dtype}; expected booleans.")
-    value = x.x.detach()
+    value = x.x.detach() if x.x.requires_grad else x.x
     if isinstance(x, Mean):
         if x.where is None:
             return Measure("mean", value.sum(dtype=accumulator(value)), float(value.numel()))
