@@ -102,7 +102,7 @@ class Bound:
         """Run it and return ``(result, report, new state)``, whichever of them it gives."""
         out = self(view)
         state = None
-        if self.component.stateful:
+        if "state" in self.reads:
             if not isinstance(out, tuple) or len(out) < 2:
                 raise ColumnError(f"{self.who} names 'state' and must return (result, new_state).")
             *head, state = out

@@ -159,7 +159,9 @@ def _weighed(term: Term, side: Side, loss: Tensor, level: Level) -> Tensor:
         weight = weight * side.weight
     elif side.keep is None and level is Level.TOKEN:  # the common case: nothing changes them between two terms
         known = side.cast.get((term.aggregation, loss.dtype))
-        weight = side.cast[term.aggregation, loss.dtype] = weight.to(loss.dtype) if known is None else known
+        if known is None:
+            known = side.cast[term.aggregation, loss.dtype] = weight.to(loss.dtype)
+        return (known * loss).sum(dtype=accumulator(loss))
     if side.keep is not None:
         weight = torch.where(side.keep, weight, 0.0)
     if level is not Level.TOKEN:
