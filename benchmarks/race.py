@@ -18,7 +18,8 @@ from sides import byhand
 from sides import ours as our_side
 
 HERE = Path(__file__).parent
-NAMES = {"liger": "liger-kernel", "cce": "cut-cross-entropy", "trl": "TRL", "byhand": "by hand"}
+NAMES = {"liger": "liger-kernel", "cce": "cut-cross-entropy", "trl": "TRL", "byhand": "by hand", "ours": "lossary"}
+HERE_TOO: dict[str, Any] = {"byhand": byhand, "ours": our_side}
 QUICK = "not in the quick run"
 PATIENCE = 240.0
 """Seconds until a peer that does not answer is ended."""
@@ -104,15 +105,16 @@ class Peer:
 
 
 class Here(Peer):
-    """What is written by hand needs no process of its own."""
+    """What is written by hand, and another way of ours, need no process of their own."""
 
-    def __init__(self, device: Device) -> None:
-        self.name, self.why, self.version, self.device = "byhand", "", "", device
+    def __init__(self, name: str, device: Device) -> None:
+        self.name, self.why, self.version, self.device = name, "", "", device
+        self.side = HERE_TOO[name]
         self.steps: dict[int, Step] = {}
 
     def load(self, key: int, entrant: Entrant, inputs: Path, results: Path) -> dict[str, torch.Tensor]:
         x = torch.load(inputs, map_location=self.device.torch)
-        self.steps[key], told = getattr(byhand, entrant.case)(x, **entrant.options)
+        self.steps[key], told = getattr(self.side, entrant.case)(x, **entrant.options)
         return {name: value.detach().cpu() for name, value in told().items()}
 
     def seconds(self, key: int, iterations: int) -> float:
@@ -135,7 +137,7 @@ class Races:
 
     def peer(self, name: str) -> Peer:
         if name not in self._peers:
-            self._peers[name] = Here(self.device) if name == "byhand" else Peer(name, self.device)
+            self._peers[name] = Here(name, self.device) if name in HERE_TOO else Peer(name, self.device)
         return self._peers[name]
 
     def close(self) -> None:
@@ -185,6 +187,9 @@ class Races:
                     continue
                 try:
                     found = peer.load(i, entrant, inputs, Path(folder, f"{i}.pt"))
+                except our_side.NotBuilt as error:
+                    notes[i] = f"not built: {error}"
+                    continue
                 except RuntimeError as error:
                     notes[i] = f"failed: {error}"
                     continue

@@ -47,10 +47,44 @@ def loss(x: dict[str, Any], compiled: bool = False) -> Any:
     return step, lambda: {"loss": step(), "log_prob": batch.unpack(log_prob.grad), "entropy": batch.unpack(entropy.grad)}
 
 
-def head(x: dict[str, Any]) -> Any:
+def whole(
+    log_prob: lossary.PerToken,
+    old_log_prob: lossary.PerToken,
+    advantages: lossary.PerToken,
+    *,
+    clip_ratio_low: float,
+    clip_ratio_high: float,
+    clip_ratio_c: float,
+) -> lossary.PerToken:
+    """Dual-clip under a scope that is too wide for one pass: the same numbers by the other way."""
+    known = {"clip_ratio_low": clip_ratio_low, "clip_ratio_high": clip_ratio_high, "clip_ratio_c": clip_ratio_c}
+    result: torch.Tensor = lossary.catalog().get("policy_loss", "dual-clip").function(log_prob, old_log_prob, advantages, **known)[0]
+    return result
+
+
+def head(x: dict[str, Any], how: str = "one-pass", compiled: bool = False, chunk: int = 512) -> Any:
+    """From hidden states to gradients; ``recompute`` is what a loss gets that looks at more than one token."""
     if not hasattr(lossary, "LossHead"):
         raise NotBuilt("there is no LossHead yet")
-    raise NotBuilt("this benchmark does not call LossHead yet")
+    said, more = recipe(x), []
+    if how == "recompute":
+        more = [lossary.policy_loss(scope="sequence")(whole)]
+        said["policy_loss"]["use"] = "whole"
+    objective = lossary.compose(said, components=more)
+    columns = {name: x[name] for name in ("old_log_prob", "ref_log_prob", "advantages")}
+    batch = objective.weigh(lossary.Batch.from_padded(x["mask"], **columns, token_ids=x["ids"].view(x["mask"].shape)))
+    linear = torch.nn.Linear(x["weight"].shape[1], x["weight"].shape[0], bias=False, device="meta")
+    linear.weight = torch.nn.Parameter(x["weight"].clone())
+    layer = lossary.LossHead(linear, chunk_tokens=chunk, compile=compiled)
+    hidden = x["hidden"].clone().requires_grad_()
+
+    def step() -> Any:
+        hidden.grad = layer.weight.grad = None
+        out = objective.loss(batch, policy=layer.on(hidden))
+        out.total.backward()
+        return out.total
+
+    return step, lambda: {"loss": step(), "hidden": hidden.grad, "weight": layer.weight.grad}
 
 
 def gae(x: dict[str, Any], border: bool = False) -> Any:
