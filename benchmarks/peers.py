@@ -1,7 +1,8 @@
 """Makes ``.peers/<name>``, one environment per peer; those that are there already are left alone.
 
 ``python benchmarks/peers.py [name ...]``; with ``--beside-torch`` a peer becomes a plain folder of packages that borrows the running
-interpreter's torch, for a machine that has a CUDA build of its own and no way out.
+interpreter's torch, for a machine that has a CUDA build of its own and no way out. ``lossary`` then stands for what we need ourselves.
+The variable ``PEERS`` names another folder than ``.peers``.
 """
 
 import argparse
@@ -13,26 +14,29 @@ import sys
 import tomllib
 import venv
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent
-PEERS: dict[str, dict[str, object]] = tomllib.loads((HERE / "peers.toml").read_text())
-PLACE = ROOT / ".peers"
+PEERS: dict[str, Any] = tomllib.loads((HERE / "peers.toml").read_text())
+PLACE = Path(os.environ.get("PEERS", ROOT / ".peers"))
+OURS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+OUR_NEEDS = [d for d in OURS if not d.startswith(("torch", "numpy"))] + ["pytest", "pytest-benchmark"]
 
 
 def made(name: str, beside_torch: bool) -> str:
     """Make one environment; return what stands in the way, if anything."""
-    place, peer = PLACE / name, PEERS[name]
+    place = PLACE / name
     shutil.rmtree(place, ignore_errors=True)
     pip = ["-m", "pip", "install", "-q", "--disable-pip-version-check", "-c", str(ROOT / "constraints.txt")]
-    needs = [str(n) for n in peer["needs"]]  # type: ignore[attr-defined]
     if beside_torch:
         python, where = sys.executable, ["--target", str(place / "site")]
-        wanted = [["--no-deps", *needs], ["--no-deps", str(peer["package"])]]
+        needs = [n for n in PEERS.get(name, {"needs": []})["needs"] if n != "triton"]  # torch's CUDA builds bring their own
+        wanted = [OUR_NEEDS] if name == "lossary" else [["--no-deps", PEERS[name]["package"], *needs]]
     else:
         venv.create(place, with_pip=True)
         python, where = str(interpreter(name)), []
-        wanted = [["torch", "numpy", *needs], ["--no-deps", str(peer["package"])]]
+        wanted = [["torch", "numpy", *PEERS[name]["needs"]], ["--no-deps", *PEERS[name]["package"].split()]]
     for what in wanted:
         done = subprocess.run([python, *pip, *where, *what], capture_output=True, text=True)
         if done.returncode:
@@ -48,8 +52,10 @@ def interpreter(name: str) -> Path:
 
 
 def environment(name: str) -> dict[str, str]:
+    """Return the variables of a peer's process: what this one imports from is no business of its."""
     site = PLACE / name / "site"
-    return {**os.environ, "OMP_NUM_THREADS": "1", **({"PYTHONPATH": str(site)} if site.is_dir() else {})}
+    rest = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return {**rest, "OMP_NUM_THREADS": "1", **({"PYTHONPATH": str(site)} if site.is_dir() else {})}
 
 
 def missing(name: str) -> str:
@@ -63,18 +69,19 @@ def missing(name: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("names", nargs="*", default=list(PEERS))
+    parser.add_argument("names", nargs="*")
     parser.add_argument("--beside-torch", action="store_true")
     parser.add_argument("--again", action="store_true", help="make them anew even if they are there")
     asked = parser.parse_args()
-    for name in asked.names or list(PEERS):
+    for name in asked.names or [*PEERS, *(["lossary"] if asked.beside_torch else [])]:
         if not asked.again and not missing(name):
             print(f"{name}: there already")
             continue
-        print(f"{name}: installing {PEERS[name]['package']} ...", flush=True)
+        package = PEERS[name]["package"] if name in PEERS else "what we need ourselves"
+        print(f"{name}: installing {package} ...", flush=True)
         why = made(name, asked.beside_torch)
         (PLACE / name).mkdir(parents=True, exist_ok=True)
-        (PLACE / name / "state.json").write_text(json.dumps({"package": PEERS[name]["package"], "missing": why}))
+        (PLACE / name / "state.json").write_text(json.dumps({"package": package, "missing": why}))
         print(f"{name}: {why or 'ready'}", flush=True)
 
 
