@@ -1,12 +1,19 @@
 """length-power: anywhere between every token and every sequence weighing the same."""
 
+from typing import Annotated
+
 from ..batch import Sequences
 from ..registry import PerToken, Totals, aggregation
 from ..registry.hyper import Fraction
 
 
 @aggregation
-def length_power(sequences: Sequences, totals: Totals, *, exponent: Fraction = 0.5) -> PerToken:
+def length_power(
+    sequences: Sequences,
+    totals: Totals,
+    *,
+    exponent: Annotated[Fraction, "power of a sequence's length that divides: 0 adds up its tokens, 1 averages them"] = 0.5,
+) -> PerToken:
     r"""Divide the sum over each sequence by a power of its length: ``seq-mean-token-mean`` at 1, ``seq-mean-token-sum`` at 0.
 
     .. math:: w_t = \frac{1}{n_i^p\, S}

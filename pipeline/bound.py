@@ -4,6 +4,7 @@ import inspect
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +69,24 @@ class Bound:
 
         return cls(component, params, slot, tuple((i.name, level(i.name, i.level), i.optional) for i in component.inputs))
 
-    @property
+    @cached_property
     def who(self) -> str:
         """How errors call it."""
         return f"{self.component.kind.name} {self.component.name!r}"
 
+    @cached_property
+    def reads(self) -> frozenset[str]:
+        """The names of what it asks for."""
+        return frozenset(name for name, _, _ in self.levels)
+
     def learns(self, view: View) -> bool:
         """Whether any column it reads has a gradient."""
-        return any(name in view.made and view.made[name][0].requires_grad for name, _, _ in self.levels)
+        return any(x.requires_grad for name, (x, _) in view.made.items() if name in self.reads)
 
     def __call__(self, view: View) -> Any:
         """Run the function on what a view shows."""
-        return self.call([view.get(name, level, optional, self.who) for name, level, optional in self.levels])
+        who = self.who
+        return self.call([view.get(name, level, optional, who) for name, level, optional in self.levels])
 
     def call(self, columns: list[Any]) -> Any:
         """Run the function; whatever it raises says whose it was."""
@@ -95,7 +102,7 @@ class Bound:
         """Run it and return ``(result, report, new state)``, whichever of them it gives."""
         out = self(view)
         state = None
-        if self.component.stateful:
+        if "state" in self.reads:
             if not isinstance(out, tuple) or len(out) < 2:
                 raise ColumnError(f"{self.who} names 'state' and must return (result, new_state).")
             *head, state = out
@@ -117,8 +124,11 @@ class Bound:
 
     def shaped(self, x: Any, view: View, level: Level) -> Tensor:
         """Check that a result has one value per token, sequence or group, as the component's signature says."""
-        size = {Level.TOKEN: view.sequences.index.shape[0], Level.SEQUENCE: view.sequences.lengths.shape[0]}.get(level)
-        if level is Level.GROUP:
+        if level is Level.TOKEN:
+            size = view.sequences.index.shape[0]
+        elif level is Level.SEQUENCE:
+            size = view.sequences.lengths.shape[0]
+        else:
             size = view.sequences.slots.shape[0] if view.sequences.slots is not None else 0
         if not isinstance(x, Tensor):
             raise ColumnError(f"{self.who} returned {type(x).__name__}; expected a tensor with one value per {level.value}.")

@@ -23,20 +23,22 @@ class Measure:
 
 def measure(x: Any, who: str) -> Measure:
     """Turn what a component reported into something that adds up; gradients stop here."""
-    if isinstance(x, (int, float)):
-        return Measure("mean", torch.tensor(float(x)))
     if isinstance(x, Tensor):
         x = Mean(x)
+    if isinstance(x, Mean) and isinstance(x.x, Tensor) and x.where is None:  # by far the most, so they come first
+        value = x.x.detach() if x.x.requires_grad else x.x
+        return Measure("mean", value.sum(dtype=accumulator(value)), float(value.numel()))
+    if isinstance(x, (int, float)):
+        return Measure("mean", torch.tensor(float(x)))
     if not isinstance(x, (Mean, Max, Min)):
         raise ColumnError(f"{who} reported {type(x).__name__}; expected Mean, Max, Min or a tensor.")
     if not isinstance(x.x, Tensor):
         raise ColumnError(f"{who} reported a {type(x).__name__} of {type(x.x).__name__}; expected a tensor.")
     if x.where is not None and x.where.dtype != torch.bool:
         raise ColumnError(f"{who} reported a measure whose 'where' is {x.where.dtype}; expected booleans.")
-    value = x.x.detach()
+    value = x.x.detach() if x.x.requires_grad else x.x
     if isinstance(x, Mean):
-        if x.where is None:
-            return Measure("mean", value.sum(dtype=accumulator(value)), float(value.numel()))
+        assert x.where is not None
         return Measure("mean", torch.where(x.where, value, 0).sum(dtype=accumulator(value)), x.where.sum(dtype=accumulator(value)))
     value = value.to(accumulator(value))  # integers and booleans know no infinity
     sign, kind = (1, "max") if isinstance(x, Max) else (-1, "min")

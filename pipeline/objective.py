@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..batch import ONE_RANK, Batch, Ranks, Sequences
-from ..numerics import accumulator, hashed_uniform, safe_divide
+from ..numerics import accumulator, hashed_uniform
 from ..registry import ColumnError, Level, LossaryError, Totals
 from .bound import Bound, View, scalar_like
 from .correcting import WEIGHT, corrected
@@ -18,7 +18,7 @@ from .metrics import Measure, added, combined, measure
 from .needs import needs, require
 from .piecewise import READ, Pieces, Policy, passing
 from .planning import costs_of, packed, part_of, parts_needed, shuffled, units_of
-from .summing import Outputs, Side, side_of, summed
+from .summing import Outputs, Side, certain, side_of, summed
 from .terms import Plan, Term
 from .vocabulary import Logits
 
@@ -59,6 +59,7 @@ class Objective:
         self.plan, self.ranks, self.memory, self.seed, self.chunk_tokens = plan, ranks, Memory(), seed, chunk_tokens
         self._needs_of_model = needs(plan, "loss")
         self._passing, self.one_pass = passing(plan)
+        self._certain = certain(plan)
         self._draws = any(name == "noise" for t in plan.terms for name, _, _ in t.bound.levels)
         self._estimate = Estimator(plan, self.memory, ranks)
 
@@ -319,7 +320,7 @@ class Objective:
         """Add up terms; ``passed`` is what those of the head's pass come to together, with their gradient."""
         assert micro.totals is not None
         # Of a step's tokens; the shares of its micro-batches add up to 1, so a loss over several steps is reported as their mean.
-        share = safe_divide(torch.full_like(micro.totals.tokens, micro.sequences.index.shape[0]), micro.totals.tokens)
+        share = torch.full_like(micro.totals.tokens, micro.sequences.index.shape[0]) / micro.totals.tokens.clamp(min=1)
         parts: dict[str, list[Tensor]] = {"actor": [] if passed is None else [passed], "critic": []}
         for term in self.plan.terms:
             value = terms[term.name]
@@ -332,12 +333,13 @@ class Objective:
                 parts[term.role].append(value)
         if "entropy" in outputs.columns:
             reports.setdefault("actor/entropy", measure(outputs.columns["entropy"], "entropy"))
-        sums = {role: _joined(parts[role], outputs.anchors(role), micro) for role in parts}
+        anchors = {role: outputs.anchors(role, self._certain) for role in parts}
+        sums = {role: _joined(parts[role], anchors[role], micro) for role in parts}
         reports.update({f"{role}/loss": Measure("mean", sums[role].detach(), share) for role in parts if parts[role]})
         dtype = dtype or outputs.dtype
         actor, critic = ((sums[role] * factor if factor != 1 else sums[role]).to(dtype) for role in ("actor", "critic"))
         # A role without terms still carries its anchors, unless the model brought nothing for it.
-        return LossOut(actor + critic if outputs.anchors("critic") or parts["critic"] else actor, actor, critic, terms, reports)
+        return LossOut(actor + critic if anchors["critic"] or parts["critic"] else actor, actor, critic, terms, reports)
 
     # ── between steps ────────────────────────────────────────────────────────────────────────────────────────────────
 

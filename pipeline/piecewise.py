@@ -103,7 +103,7 @@ class Pieces:
                 )
         self.plan, self.terms, self.batch, self.coefficients, self.rows = plan, terms, batch, coefficients, rows
         self.memory, self.settled, self.taken = memory, settled, taken
-        self.words = any("logits" in (name for name, _, _ in t.bound.levels) for t in terms)
+        self.words = any("logits" in t.bound.reads for t in terms)
         self.reports: dict[str, Measure] = {}
         self.entropy: list[Measure] = []
         self._values: dict[str, list[Tensor]] = {t.name: [] for t in terms}

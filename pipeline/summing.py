@@ -1,7 +1,7 @@
 """One micro-batch: every term on its side of the objective, weighed and added up."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,6 +34,8 @@ class Side:
     """``[N]``: which tokens stay, where that was decided here; their number must not shape anything."""
     weight: Tensor | None = None
     """``[N]``: what a correction multiplies the policy loss with."""
+    cast: dict[tuple[str, torch.dtype], Tensor] = field(default_factory=dict)
+    """``[N]`` by aggregation: its weights in the dtype of a loss, made once for all terms that share them."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,19 @@ class Outputs:
         chosen = {n: x for n, x in self.columns.items() if (n in CRITIC) == (role == "critic")}
         return {n: (x, Level.SEQUENCE if n in SEQUENCE else Level.TOKEN) for n, x in chosen.items()}
 
-    def anchors(self, role: str) -> list[Tensor]:
-        """Return the tensors of one role that a gradient reaches, to be joined by empty sums."""
-        found = [x for n, x in self.columns.items() if (n in CRITIC) == (role == "critic")]
+    def anchors(self, role: str, certain: frozenset[str] = frozenset()) -> list[Tensor]:
+        """Return the tensors of one role that a gradient reaches, to be joined by empty sums; not those ``certain`` to be in already."""
+        found = [x for n, x in self.columns.items() if (n in CRITIC) == (role == "critic") and n not in certain]
         for name, r in self.rows.items():
             if name in MODEL and (name in CRITIC) == (role == "critic"):
                 found += [x for x in r.leaves if x is not None]
         return [x for x in found if x.requires_grad]
+
+
+def certain(plan: Plan) -> frozenset[str]:
+    """Return the model's columns that some term learns from whatever happens: it reads no other, and without a gradient it would raise."""
+    alone = (t.bound.reads & set(MODEL) for t in plan.terms)
+    return frozenset(name for names in alone if len(names) == 1 for name in names)
 
 
 def side_of(plan: Plan, role: str, micro: Batch, outputs: Outputs, reports: dict[str, Measure]) -> Side:
@@ -140,13 +148,13 @@ def summed(term: Term, side: Side, memory: Memory, chunk: int, reports: dict[str
 
 def watched(term: Term) -> bool:
     """Whether its coefficient wants to know what it came to."""
-    return term.coefficient.bound is not None and any(n == "measured" for n, _, _ in term.coefficient.bound.levels)
+    return term.coefficient.bound is not None and "measured" in term.coefficient.bound.reads
 
 
 def unreduced(term: Term, side: Side, memory: Memory, chunk: int | None, reports: dict[str, Measure]) -> Tensor:
     """Return a term's loss for each token, sequence or group of a side; without ``chunk`` the logits are there, and are few."""
     bound, batch, view = term.bound, side.batch, side.view
-    if any(name == "step" for name, _, _ in bound.levels):
+    if "step" in bound.reads:
         view = replace(view, step=scalar_like(memory.step, batch.rows))
     measured: Mapping[str, Measure]
     if over_words(bound):
@@ -155,8 +163,7 @@ def unreduced(term: Term, side: Side, memory: Memory, chunk: int | None, reports
         result, report, _ = bound.parts(view)
         loss = bound.shaped(result, view, bound.component.returns or Level.TOKEN)
         measured = {name: measure(x, bound.who) for name, x in report.items()}
-    learns = bound.learns(view) or any(side.rows[n].requires_grad for n, _, _ in bound.levels if n in side.rows)
-    if torch.is_grad_enabled() and not loss.requires_grad and learns:
+    if torch.is_grad_enabled() and not loss.requires_grad and _learns(bound, side):
         raise ColumnError(f"{bound.who} returned a loss without a gradient, though the model's output has one; was it detached?")
     for name, m in measured.items():
         taken = f"{term.role}/{name}" in reports  # two terms may measure the same thing of different columns
@@ -164,12 +171,20 @@ def unreduced(term: Term, side: Side, memory: Memory, chunk: int | None, reports
     return loss
 
 
+def _learns(bound: Bound, side: Side) -> bool:
+    return bound.learns(side.view) or any(rows.requires_grad for name, rows in side.rows.items() if name in bound.reads)
+
+
 def weighed(term: Term, side: Side, loss: Tensor, level: Level) -> Tensor:
     """Return the weighted sum of a term's losses."""
     sequences, weight = side.batch.sequences, side.batch.weights[term.aggregation]
-    own = any(name == WEIGHT for name, _, _ in term.bound.levels)
-    if side.weight is not None and term.bound.component.kind.name == "policy_loss" and not own:
+    if side.weight is not None and term.bound.component.kind.name == "policy_loss" and WEIGHT not in term.bound.reads:
         weight = weight * side.weight
+    elif side.keep is None and level is Level.TOKEN:  # the common case: nothing changes them between two terms
+        known = side.cast.get((term.aggregation, loss.dtype))
+        if known is None:
+            known = side.cast[term.aggregation, loss.dtype] = weight.to(loss.dtype)
+        return (known * loss).sum(dtype=accumulator(loss))
     if side.keep is not None:
         weight = torch.where(side.keep, weight, 0.0)
     if level is not Level.TOKEN:

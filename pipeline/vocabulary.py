@@ -79,7 +79,7 @@ class Rows:
 
 def over_words(bound: Bound) -> bool:
     """Whether a component reads logits."""
-    return any(name in VOCAB for name, _, _ in bound.levels)
+    return not bound.reads.isdisjoint(VOCAB)
 
 
 def in_chunks(bound: Bound, view: View, rows: Mapping[str, Rows], chunk: int | None) -> tuple[Tensor, dict[str, Measure]]:

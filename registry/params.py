@@ -7,6 +7,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, create_model, field_validator
+from pydantic.fields import FieldInfo
 
 from .errors import SignatureError, nearest
 
@@ -68,6 +69,7 @@ def faults_of(model: type[BaseModel], values: Mapping[str, Any]) -> list[tuple[s
 
 def bounds_of(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str, str]]:
     """Yield ``(name, type, bounds, default, description)`` of each hyperparameter, in words, for people."""
+    hints = {key: hint for base in reversed(model.__mro__) for key, hint in inspect.get_annotations(base).items()}
     for key, info in model.model_fields.items():
         marks = [m for part in (info.metadata, *_metadata(info.annotation)) for m in part]
         limits = [f"{sign} {getattr(m, attr):g}" for m in marks for attr, sign in _SIGNS if getattr(m, attr, None) is not None]
@@ -77,7 +79,7 @@ def bounds_of(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str, str]
             _type_name(info.annotation),
             " and ".join(dict.fromkeys(limits)),
             default,
-            info.description or _described(info.annotation),
+            _described(hints.get(key), info),
         )
 
 
@@ -106,12 +108,21 @@ def _metadata(hint: Any) -> Iterator[Any]:
         yield getattr(m, "metadata", [m])
 
 
-def _described(hint: Any) -> str:
-    for a in (hint, *get_args(hint)):
-        for m in getattr(a, "__metadata__", ()):
-            if getattr(m, "description", None):
-                return str(m.description)
-    return ""
+def _described(hint: Any, info: FieldInfo) -> str:
+    """Return what is said of a hyperparameter: by ``Field(description=...)`` or a plain string in its type, the outermost one."""
+    found = list(_words(hint)) or [m for m in reversed(info.metadata) if isinstance(m, str)] or list(_words(info.annotation))
+    if info.description and info.description not in found:  # that of a Field which stands for the default
+        return info.description
+    return found[0] if found else ""
+
+
+def _words(hint: Any) -> Iterator[str]:
+    for m in reversed(getattr(hint, "__metadata__", ())):
+        said = m if isinstance(m, str) else getattr(m, "description", None)
+        if said:
+            yield str(said)
+    for a in get_args(hint):
+        yield from _words(a)
 
 
 def _type_name(hint: Any) -> str:

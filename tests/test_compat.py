@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import lossary
-from lossary.registry import Component
+from lossary.registry import Component, bounds_of
 
 OURS = [c for c in lossary.catalog() if c.distribution == "lossary"]
 LOSSES = [c for c in OURS if c.kind.name in ("policy_loss", "auxiliary_loss", "value_loss")]
@@ -59,6 +59,16 @@ def test_settings_are_found_in_sentences() -> None:
         "cap": 0.5,
         "n": 3.0,
     }
+
+
+@pytest.mark.parametrize("c", [c for c in OURS if c.params.model_fields], ids=lambda c: f"{c.kind.name}-{c.name}")
+def test_every_hyperparameter_says_what_it_means(c: Component) -> None:
+    for name, _, _, _, said in bounds_of(c.params):
+        assert said, f"{name} says nothing"
+        assert said == said.strip()
+        assert len(said) <= 110
+        assert not said.endswith(".")
+        assert re.sub(r"\W+", " ", said.lower()).strip() != name.replace("_", " ")
 
 
 # ── traps ────────────────────────────────────────────────────────────────────────────────────────────────────────────

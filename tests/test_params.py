@@ -144,6 +144,63 @@ def test_the_description_of_a_nested_annotation_is_found():
     assert found == {"a": ("number or null", "> 0", "deep"), "b": ("type", "", "")}
 
 
+def test_a_plain_string_in_a_type_describes_it_and_changes_nothing_else():
+    def f(
+        log_prob,
+        *,
+        a: Annotated[hyper.Positive, "how soft"] = 1.0,
+        b: Annotated[float | None, Field(gt=0), "how far; null: never"] = None,
+        c: Annotated[float, Field(lt=9), "a branch"] | None = None,
+        d: Annotated[Literal["x", "y"], "which"] = "x",
+    ): ...
+
+    model = params(f)
+    assert list(bounds_of(model)) == [
+        ("a", "number", "> 0", "1.0", "how soft"),
+        ("b", "number or null", "> 0", "null", "how far; null: never"),
+        ("c", "number or null", "< 9", "null", "a branch"),
+        ("d", "x or y", "", "x", "which"),
+    ]
+    assert faults_of(model, {"a": 2, "b": 3, "c": None, "d": "y"}) == []
+    assert dict(faults_of(model, {"a": 0, "b": True, "c": 9, "d": "z"})) == {
+        "a": "0 is out of bounds; expected a number > 0",
+        "b": "true is not a number",
+        "c": "9 is out of bounds; expected a number < 9",
+        "d": "'z' is not one of 'x' or 'y'.",
+    }
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        Annotated[Tilt, "outer"],
+        Annotated[Annotated[float, "inner"], Field(description="outer")],
+        Annotated[Annotated[float, "inner"], "outer"],
+        Annotated[Annotated[float, Field(description="inner")] | None, "outer"],
+        Annotated[Annotated[float, "inner"] | None, Field(gt=0, description="outer")],
+        Annotated[tuple[Annotated[float, "inner"], ...], "outer"],
+    ],
+)
+def test_of_several_descriptions_the_outermost_counts(hint):
+    def f(log_prob, *, x): ...
+
+    f.__annotations__["x"] = hint
+    assert [said for *_, said in bounds_of(params(f))] == ["outer"]
+
+
+def test_descriptions_of_a_model_of_ones_own():
+    class Base(Strict):
+        a: Annotated[Tilt, "outer"] = 1.0
+        b: Tilt = Field(1.0, description="of the default")
+        c: "Annotated[float, 'quoted']" = 1.0
+
+    class Grown(Base):
+        b: Annotated[Tilt, "anew"] = 2.0
+
+    assert [said for *_, said in bounds_of(Base)] == ["outer", "of the default", "quoted"]
+    assert [said for *_, said in bounds_of(Grown)] == ["outer", "anew", "quoted"]
+
+
 @pytest.mark.parametrize(
     ("hint", "fine", "wrong"),
     [
@@ -155,6 +212,7 @@ def test_the_description_of_a_nested_annotation_is_found():
         (hyper.Fraction, [0, 1], [1.5]),
         (hyper.Discount, [0.99], [1.01]),
         (hyper.Count, [1], [0, 1.5]),
+        (hyper.Epsilon, [0, 1e-8], [-1e-9, float("inf")]),
     ],
 )
 def test_the_recurring_types_have_the_bounds_that_their_names_promise(hint, fine, wrong):

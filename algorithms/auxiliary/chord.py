@@ -1,5 +1,7 @@
 """CHORD: demonstrations beside the policy's own samples, weighed so that they teach without tearing down what is there."""
 
+from typing import Annotated
+
 import torch
 
 from ...registry import Mean, PerToken, Report, auxiliary_loss
@@ -15,7 +17,12 @@ from ...registry import Mean, PerToken, Report, auxiliary_loss
         "trinity-rft": "MIX and CHORD: mu is coef and 1 - mu multiplies the policy loss; phi: false for MIX.",
     },
 )
-def chord(log_prob: PerToken, demonstration: PerToken, *, phi: bool = True) -> tuple[PerToken, Report]:
+def chord(
+    log_prob: PerToken,
+    demonstration: PerToken,
+    *,
+    phi: Annotated[bool, "whether tokens weigh by p (1 - p), most where undecided; false: plain likelihood"] = True,
+) -> tuple[PerToken, Report]:
     r"""Return the loss of ``sft`` for tokens of demonstrations, weighed by how undecided the policy is about them, and 0 for others.
 
     .. math:: L_t = -\operatorname{sg}(\phi_t)\, \ell_t\, [t \in D], \qquad \phi_t = p_t (1 - p_t), \quad p_t = e^{\ell_t}

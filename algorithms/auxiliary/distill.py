@@ -11,6 +11,13 @@ from ...registry.hyper import Fraction, Positive
 Skew = Annotated[float, Field(ge=0, lt=1, description="how much of the left side is mixed into the right side of a skewed divergence")]
 Beta = Annotated[float, Field(ge=0, le=1, description="the teacher's weight in the mixture of jsd; 0 is forward, 1 is reverse")]
 
+Divergence = Annotated[
+    Literal["forward", "reverse", "jsd", "skewed-forward", "skewed-reverse", "adaptive"],
+    "which divergence of student and teacher; forward covers the teacher, reverse keeps to its favourites",
+]
+
+AdaptiveKlAlpha = Annotated[Fraction, "adaptive: the most that the teacher's least likely tokens together weigh to count as its tail"]
+
 
 @auxiliary_loss(
     aliases=("gkd",),
@@ -27,11 +34,11 @@ def distill(
     logits: Vocab,
     teacher_logits: Vocab,
     *,
-    divergence: Literal["forward", "reverse", "jsd", "skewed-forward", "skewed-reverse", "adaptive"] = "forward",
-    temperature: Positive = 1.0,
+    divergence: Divergence = "forward",
+    temperature: Annotated[Positive, "what the logits of both sides are divided by"] = 1.0,
     beta: Beta = 0.5,
     skew_lambda: Skew = 0.1,
-    adaptive_kl_alpha: Fraction = 0.5,
+    adaptive_kl_alpha: AdaptiveKlAlpha = 0.5,
 ) -> PerToken:
     r"""Return a divergence between student :math:`p` and teacher :math:`q` over the whole vocabulary; ``distill-topk`` sees part of it.
 

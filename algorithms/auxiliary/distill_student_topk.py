@@ -1,6 +1,6 @@
 """SDPO's distillation over the tokens that the student itself holds likeliest: on-policy also in what is compared."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from ...numerics import bounded_log_ratio, log_prob_of, renormalised, subset_jensen_shannon, with_tail
 from ...registry import ColumnError, Mean, PerToken, Report, Vocab, auxiliary_loss
@@ -21,10 +21,10 @@ def distill_student_topk(
     log_prob: PerToken | None = None,
     old_log_prob: PerToken | None = None,
     *,
-    topk: Count = 100,
+    topk: Annotated[Count, "how many of the student's likeliest tokens are compared"] = 100,
     beta: Beta = 0.5,
-    others: Literal["tail", "renormalise"] = "tail",
-    is_clip: Positive | None = None,
+    others: Annotated[Literal["tail", "renormalise"], "what becomes of all other tokens: one more outcome, or conditioned away"] = "tail",
+    is_clip: Annotated[Positive | None, "the largest ratio to the old policy that weighs a token; null: no ratio at all"] = None,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Return the Jensen-Shannon divergence over the student's top K; in ``distill-topk`` it is the teacher who chooses.

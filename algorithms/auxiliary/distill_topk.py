@@ -14,6 +14,15 @@ Floor = Annotated[float | None, Field(lt=0, allow_inf_nan=False, description="lo
 Least = Annotated[float | None, Field(le=0, allow_inf_nan=False, description="the loss of a token is at least this [nats]")]
 Never = Annotated[float, Field(lt=0, allow_inf_nan=False, description="the teacher's log-probability of every other token [nats]")]
 
+Divergence = Annotated[
+    Literal["forward", "reverse", "mixed"], "forward covers the teacher, reverse keeps to its favourites, mixed is a weighted sum"
+]
+
+Others = Annotated[
+    Literal["tail", "renormalise", "ignore", "never"],
+    "what becomes of all other tokens: one more outcome, conditioned away, left out, or forbidden",
+]
+
 
 @auxiliary_loss(
     aliases=("forward_kl_topk",),
@@ -28,14 +37,14 @@ def distill_topk(
     teacher_topk_log_prob: PerToken,
     teacher_topk_ids: PerToken,
     *,
-    divergence: Literal["forward", "reverse", "mixed"] = "forward",
-    others: Literal["tail", "renormalise", "ignore", "never"] = "tail",
-    mixed_kl_weight: Fraction = 0.5,
+    divergence: Divergence = "forward",
+    others: Others = "tail",
+    mixed_kl_weight: Annotated[Fraction, "mixed: weight of the forward divergence; the reverse one has the rest"] = 0.5,
     log_infinitesimal: Never = -100.0,
-    temperature: Positive = 1.0,
+    temperature: Annotated[Positive, "what the student's logits are divided by"] = 1.0,
     log_prob_min_clamp: Floor = None,
     loss_min_clamp: Least = None,
-    loss_max_clamp: Positive | None = None,
+    loss_max_clamp: Annotated[Positive | None, "the loss of a token is at most this [nats]; null: no limit"] = None,
 ) -> tuple[PerToken, Report]:
     r"""Return a divergence between student :math:`p` and teacher :math:`q` over the teacher's top K; ``distill`` needs all of its logits.
 

@@ -1,5 +1,7 @@
 """KDRL: a teacher's view of the student's own tokens, beside the reward."""
 
+from typing import Annotated
+
 from ...numerics import bounded_log_ratio
 from ...registry import Mean, PerToken, Report, auxiliary_loss
 from ...registry.hyper import LogRatioBound
@@ -16,7 +18,7 @@ def kdrl(
     old_log_prob: PerToken,
     teacher_log_prob: PerToken,
     *,
-    weigh: bool = True,
+    weigh: Annotated[bool, "whether the ratio weighs the detached gap; false: the plain gap, whose gradient knows no teacher"] = True,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Estimate KL(policy || teacher) from sampled tokens with a gradient that is right; ``opd`` clips it as a policy loss.

@@ -1,5 +1,7 @@
 """SDAR: imitate oneself where the teacher, who has seen more, agrees that the token is good."""
 
+from typing import Annotated
+
 from ...numerics import straight_through
 from ...registry import Mean, PerToken, Report, auxiliary_loss
 from ...registry.hyper import NonNegative
@@ -12,7 +14,12 @@ from ...registry.hyper import NonNegative
         "ms-swift": "SDAR: gate_beta as there; token-mean.",
     },
 )
-def sdar(log_prob: PerToken, teacher_log_prob: PerToken, *, gate_beta: NonNegative = 5.0) -> tuple[PerToken, Report]:
+def sdar(
+    log_prob: PerToken,
+    teacher_log_prob: PerToken,
+    *,
+    gate_beta: Annotated[NonNegative, "how sharply the gate opens as the teacher likes a token more [per nat]"] = 5.0,
+) -> tuple[PerToken, Report]:
     r"""Make every token likelier, by a gate that opens where the teacher likes it more; ``kdrl`` also makes tokens less likely.
 
     .. math:: L_t = g_t\, (\ell^{tea}_t - \ell_t), \qquad g_t = \sigma\bigl(\beta \operatorname{sg}(\ell^{tea}_t - \ell_t)\bigr)

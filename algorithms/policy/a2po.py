@@ -1,5 +1,7 @@
 """A*-PO: regress the distance from the reference on how much better an answer is than the best policy's average."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...numerics import accumulator, safe_divide
 from ...registry import Mean, PerSequence, PerToken, Report, policy_loss
@@ -21,9 +23,9 @@ def a2po(
     rewards: PerSequence,
     sequences: Sequences,
     *,
-    beta1: Positive = 0.5,
-    beta2: Positive = 1e-3,
-    v_star: float | None = None,
+    beta1: Annotated[Positive, "temperature of the soft maximum over the group's rewards [reward]"] = 0.5,
+    beta2: Annotated[Positive, "reward per nat: what a sequence's summed log-ratio is multiplied by"] = 1e-3,
+    v_star: Annotated[float | None, "the optimal value of every prompt [reward]; null: from the rewards of its group"] = None,
 ) -> tuple[PerSequence, Report]:
     r"""Fit the sequence's log-ratio to the reference; ``gvpo`` measures against the group's mean, this against the optimal value.
 

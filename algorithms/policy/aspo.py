@@ -1,5 +1,7 @@
 """ASPO: positive tokens weighed by the inverse ratio, so that what is still unlikely learns fastest."""
 
+from typing import Annotated
+
 import torch
 
 from ...batch import Sequences
@@ -25,11 +27,11 @@ def aspo(
     entropy: PerToken,
     sequences: Sequences,
     *,
-    low_entropy_clip: ClipBelow = 0.2,
-    high_entropy_clip: ClipBelow = 0.4,
-    token_entropy_quantile: Fraction = 0.8,
-    negative_clip_ratio_c: Positive = 3.0,
-    positive_clip_ratio_c: Positive = 3.0,
+    low_entropy_clip: Annotated[ClipBelow, "how far a ratio may move from 1 at a token of low entropy"] = 0.2,
+    high_entropy_clip: Annotated[ClipBelow, "how far a ratio may move from 1 at a token of high entropy"] = 0.4,
+    token_entropy_quantile: Annotated[Fraction, "quantile of a sequence's entropies above which a token counts as high in entropy"] = 0.8,
+    negative_clip_ratio_c: Annotated[Positive, "the largest weight of a token with a negative advantage"] = 3.0,
+    positive_clip_ratio_c: Annotated[Positive, "the largest inverse ratio that weighs a token with a positive advantage"] = 3.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Clip as ``ppo-clip`` does, wider where the policy is undecided, but turn the ratio of positive advantages upside down.

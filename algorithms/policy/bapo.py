@@ -1,6 +1,7 @@
 """BAPO: move the clip bounds until good tokens carry their share of the step."""
 
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -25,13 +26,13 @@ def bapo(
     old_log_prob: PerToken,
     advantages: PerToken,
     *,
-    adv_ratio_target: Positive = 0.5,
-    ratio_lower_start: Fraction = 0.8,
-    ratio_lower_max: Fraction = 0.95,
-    ratio_lower_step: Positive = 0.05,
-    ratio_upper_start: Positive = 1.2,
-    ratio_upper_max: Positive = 2.0,
-    ratio_upper_step: Positive = 0.1,
+    adv_ratio_target: Annotated[Positive, "how much the good tokens must weigh, as a multiple of the bad ones"] = 0.5,
+    ratio_lower_start: Annotated[Fraction, "the lower bound of the ratio that is tried first"] = 0.8,
+    ratio_lower_max: Annotated[Fraction, "the last lower bound that is tried"] = 0.95,
+    ratio_lower_step: Annotated[Positive, "by how much the lower bound rises from try to try"] = 0.05,
+    ratio_upper_start: Annotated[Positive, "the upper bound of the ratio that is tried first"] = 1.2,
+    ratio_upper_max: Annotated[Positive, "the last upper bound that is tried"] = 2.0,
+    ratio_upper_step: Annotated[Positive, "by how much the upper bound rises from try to try"] = 0.1,
     clip_ratio_c: RatioCap = 3.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:

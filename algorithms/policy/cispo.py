@@ -38,9 +38,9 @@ def cispo(
     advantages: PerToken,
     *,
     clip_ratio_low: LowerRange = None,
-    clip_ratio_high: ClipRange = 4.0,
+    clip_ratio_high: Annotated[ClipRange, "the weight is at most 1 + this"] = 4.0,
     imp_ratio_cap: Cap = None,
-    mask_clipped: bool = False,
+    mask_clipped: Annotated[bool, "whether tokens that the clip of PPO would silence are dropped"] = False,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Bound the ratio as a detached weight: where ``ppo-clip`` silences a rare token that became likely, this only holds its weight.

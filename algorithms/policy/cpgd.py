@@ -21,8 +21,8 @@ def cpgd(
     *,
     clip_ratio_low: Below1 = 0.2,
     clip_ratio_high: ClipRange = 0.2,
-    drift_coef: NonNegative = 0.01,
-    drift_cap: Positive = 1.0,
+    drift_coef: Annotated[NonNegative, "weight of the pull towards the old policy"] = 0.01,
+    drift_cap: Annotated[Positive, "the largest pull on a token, before it is weighted"] = 1.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Clip the log-ratio where ``ppo-clip`` clips the ratio: the gradient carries no weight that could blow up.

@@ -1,6 +1,6 @@
 """Decoupled PPO: one policy to stay near, another one that sampled."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
@@ -8,6 +8,12 @@ from ...batch import Sequences
 from ...numerics import bounded, bounded_log_ratio, clipped_surrogate, scored
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, NonNegative, Positive
+
+Action = Annotated[Literal["mask", "clamp"], "what becomes of a weight outside its bounds: the token is dropped, or the weight clamped"]
+
+ImportanceSamplingLevel = Annotated[
+    Literal["token", "sequence"], "whose weight is taken: the token's own, or the geometric mean over its sequence"
+]
 
 
 @policy_loss(
@@ -28,10 +34,10 @@ def decoupled_ppo(
     *,
     clip_ratio_low: ClipBelow = 0.2,
     clip_ratio_high: ClipRange = 0.2,
-    behav_imp_weight_cap: Positive | None = 5.0,
-    behav_imp_weight_floor: NonNegative = 0.0,
-    action: Literal["mask", "clamp"] = "mask",
-    importance_sampling_level: Literal["token", "sequence"] = "token",
+    behav_imp_weight_cap: Annotated[Positive | None, "the largest weight of old policy over sampler; null: no limit"] = 5.0,
+    behav_imp_weight_floor: Annotated[NonNegative, "the smallest weight of old policy over sampler"] = 0.0,
+    action: Action = "mask",
+    importance_sampling_level: ImportanceSamplingLevel = "token",
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Clip against the policy at the start of the step, and weigh by how it differs from the sampler; ``ppo-clip`` takes them for one.

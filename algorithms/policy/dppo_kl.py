@@ -1,12 +1,14 @@
 """DPPO with a binary KL: a token is left out when the divergence it shows, not its ratio, is too large."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
 from ...numerics import binary_kl, bounded_log_ratio, capped, score_loss
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
+
+Objective = Annotated[Literal["score", "ratio"], "weight on the log-probability, or the ratio itself, which past its cap has no gradient"]
 
 
 @policy_loss(
@@ -26,10 +28,10 @@ def dppo_kl(
     old_log_prob: PerToken,
     advantages: PerToken,
     *,
-    clip_ratio_low: NonNegative = 0.05,
-    clip_ratio_high: NonNegative = 0.05,
-    clip_ratio_c: Positive | None = 20.0,
-    objective: Literal["score", "ratio"] = "score",
+    clip_ratio_low: Annotated[NonNegative, "the largest binary KL of a fall with a negative advantage that still counts [nats]"] = 0.05,
+    clip_ratio_high: Annotated[NonNegative, "the largest binary KL of a rise with a positive advantage that still counts [nats]"] = 0.05,
+    clip_ratio_c: Annotated[Positive | None, "the ratio counts as at most this; null: no cap"] = 20.0,
+    objective: Objective = "score",
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Drop a token like ``dppo-tv``, but judge its move in nats: near certainty the same shift of probability weighs far more.

@@ -1,12 +1,18 @@
 """DPPO with total variation: a token is left out when its probability, not its ratio, has moved too far."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
 from ...numerics import bounded_log_ratio, capped, probability_shift, score_loss
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import Fraction, LogRatioBound, Positive
+
+ClipRatioLow = Annotated[Fraction, "how far a probability may fall where the advantage is negative before the token is left out"]
+
+ClipRatioHigh = Annotated[Fraction, "how far a probability may rise where the advantage is positive before the token is left out"]
+
+Objective = Annotated[Literal["score", "ratio"], "weight on the log-probability, or the ratio itself, which past its cap has no gradient"]
 
 
 @policy_loss(
@@ -26,10 +32,10 @@ def dppo_tv(
     old_log_prob: PerToken,
     advantages: PerToken,
     *,
-    clip_ratio_low: Fraction = 0.2,
-    clip_ratio_high: Fraction = 0.2,
-    clip_ratio_c: Positive | None = 20.0,
-    objective: Literal["score", "ratio"] = "score",
+    clip_ratio_low: ClipRatioLow = 0.2,
+    clip_ratio_high: ClipRatioHigh = 0.2,
+    clip_ratio_c: Annotated[Positive | None, "the ratio counts as at most this; null: no cap"] = 20.0,
+    objective: Objective = "score",
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Drop a token whose probability moved too far its own way; ``ppo-clip`` stops rare tokens at shifts that hardly matter.

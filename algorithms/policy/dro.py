@@ -1,10 +1,14 @@
 """DRO: fit the log-ratio to the advantage, with a square in the place of the clip."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from ...batch import Sequences
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import Positive
+
+ImportanceSamplingLevel = Annotated[
+    Literal["token", "sequence"], "which log-ratio is squared: each token's own, or the sum over its sequence"
+]
 
 
 @policy_loss(
@@ -25,8 +29,8 @@ def dro(
     advantages: PerToken,
     sequences: Sequences,
     *,
-    dro_beta: Positive = 0.05,
-    importance_sampling_level: Literal["token", "sequence"] = "token",
+    dro_beta: Annotated[Positive, "weight of half the squared log-ratio"] = 0.05,
+    importance_sampling_level: ImportanceSamplingLevel = "token",
 ) -> tuple[PerToken, Report]:
     r"""Pull each token's log-ratio back by its square; unlike ``ppo-clip`` old samples need no ratio, and nothing is ever silent.
 

@@ -13,6 +13,8 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, Positive
 
 HalfLife = Annotated[float, Field(gt=0, description="tokens after which a later token counts half")]
 
+Delta = Annotated[Positive | None, "the largest ratio for a negative advantage; past it a token leaves the weights; null: no limit"]
+
 
 @policy_loss(
     paper="arXiv:2603.19835",
@@ -31,11 +33,11 @@ def fipo(
     *,
     clip_ratio_low: ClipBelow = 0.2,
     clip_ratio_high: ClipRange = 0.28,
-    delta: Positive | None = None,
+    delta: Delta = None,
     fipo_decay_rate: HalfLife = 32.0,
-    fipo_clip_range: ClipBelow = 0.2,
-    fipo_clip_high_only: bool = True,
-    fipo_safety_threshold: Positive = 4.0,
+    fipo_clip_range: Annotated[ClipBelow, "how far the weight may rise above 1, and fall below it where both sides count"] = 0.2,
+    fipo_clip_high_only: Annotated[bool, "whether the weight may only rise above 1; false: it may fall below as well"] = True,
+    fipo_safety_threshold: Annotated[Positive, "a token with a negative advantage and a ratio above this never weighs more than 1"] = 4.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Multiply the loss of ``ppo-clip`` by the decayed, clipped ratio of a token and all that follow it in its sequence.

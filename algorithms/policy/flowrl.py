@@ -1,5 +1,7 @@
 """FlowRL: match the distribution of rewards instead of chasing the largest one."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...numerics import bounded
 from ...registry import Mean, PerSequence, PerToken, Report, policy_loss
@@ -22,8 +24,8 @@ def flowrl(
     log_z: PerSequence,
     sequences: Sequences,
     *,
-    flowrl_beta_coef: NonNegative = 15.0,
-    imp_ratio_cap: Positive = 10.0,
+    flowrl_beta_coef: Annotated[NonNegative, "what the reward is multiplied by [nats per reward]"] = 15.0,
+    imp_ratio_cap: Annotated[Positive, "the largest weight of a sequence, the product of its ratios"] = 10.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerSequence, Report]:
     r"""Close the gap between the policy and the reference tilted by the reward; ``gvpo`` cancels the partition function, this learns it.

@@ -1,5 +1,7 @@
 """GVPO: fit each answer's log-ratio, measured against its group, to its advantage, so that the optimum is known in closed form."""
 
+from typing import Annotated
+
 import torch
 
 from ...batch import Sequences
@@ -17,7 +19,12 @@ from ...registry.hyper import Positive
     },
 )
 def gvpo(
-    log_prob: PerToken, old_log_prob: PerToken, advantages: PerToken, sequences: Sequences, *, beta: Positive = 0.1
+    log_prob: PerToken,
+    old_log_prob: PerToken,
+    advantages: PerToken,
+    sequences: Sequences,
+    *,
+    beta: Annotated[Positive, "reward per nat: what a sequence's summed log-ratio is multiplied by"] = 0.1,
 ) -> tuple[PerSequence, Report]:
     r"""Regress on the advantage inside each group; ``dro`` regresses each token alone and does not know the others.
 

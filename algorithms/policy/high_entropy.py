@@ -1,5 +1,7 @@
 """80/20: only the fifth of the tokens at which the policy is undecided learn, since the others follow from them."""
 
+from typing import Annotated
+
 import torch
 
 from ...numerics import bounded_log_ratio, clipped_surrogate, quantile
@@ -23,7 +25,7 @@ def high_entropy(
     advantages: PerToken,
     entropy: PerToken,
     *,
-    top_entropy_quantile: Fraction = 0.2,
+    top_entropy_quantile: Annotated[Fraction, "share of the step's tokens, those of highest entropy, that learn"] = 0.2,
     clip_ratio_low: ClipBelow = 0.2,
     clip_ratio_high: ClipRange = 0.28,
     log_ratio_bound: LogRatioBound = 20.0,

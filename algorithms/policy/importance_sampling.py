@@ -1,10 +1,12 @@
 """Importance-sampled policy gradient: the ratio corrects for the policy that sampled, and nothing is clipped away."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from ...numerics import bounded_log_ratio
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, Positive
+
+Objective = Annotated[Literal["ratio", "score"], "the ratio itself is trained, or it is a fixed weight on the log-probability"]
 
 
 @policy_loss(
@@ -23,8 +25,8 @@ def importance_sampling(
     old_log_prob: PerToken,
     advantages: PerToken,
     *,
-    objective: Literal["ratio", "score"] = "ratio",
-    imp_ratio_cap: Positive | None = None,
+    objective: Objective = "ratio",
+    imp_ratio_cap: Annotated[Positive | None, "the ratio counts as at most this; null: no cap"] = None,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Multiply the advantage by the ratio, unclipped: unlike ``ppo-clip`` a token pays however far it has moved.

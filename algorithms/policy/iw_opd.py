@@ -1,5 +1,7 @@
 """IW-OPD: distil the early tokens harder, since all that follows depends on them."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...numerics import score_loss, scored
 from ...registry import Mean, PerToken, Report, policy_loss
@@ -19,8 +21,8 @@ def iw_opd(
     sequences: Sequences,
     rollout_log_prob: PerToken | None = None,
     *,
-    iw_opd_gamma: NonNegative = 0.5,
-    iw_opd_epsilon: Positive = 1e-8,
+    iw_opd_gamma: Annotated[NonNegative, "how much more the first token of a sequence weighs than one after all disagreement"] = 0.5,
+    iw_opd_epsilon: Annotated[Positive, "the least that a sequence's summed disagreement divides by [nats]"] = 1e-8,
 ) -> tuple[PerToken, Report]:
     r"""Weigh the teacher's log-ratio by the share of the sequence's disagreement that is still to come; ``opd`` weighs all tokens alike.
 

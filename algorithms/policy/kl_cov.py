@@ -1,5 +1,7 @@
 """KL-Cov: the few tokens that use up the entropy fastest are held back by a penalty."""
 
+from typing import Annotated
+
 import torch
 
 from ...numerics import bounded_log_ratio
@@ -22,8 +24,8 @@ def kl_cov(
     old_log_prob: PerToken,
     advantages: PerToken,
     *,
-    kl_cov_ratio: Fraction = 2e-4,
-    ppo_kl_coef: NonNegative = 1.0,
+    kl_cov_ratio: Annotated[Fraction, "share of the step's tokens, those of largest covariance, that are held back"] = 2e-4,
+    ppo_kl_coef: Annotated[NonNegative, "weight of the size of the log-ratio at the tokens held back"] = 1.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Add the size of the log-ratio to the tokens with the largest covariance; where ``clip-cov`` drops them, these still learn.

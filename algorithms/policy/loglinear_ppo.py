@@ -1,11 +1,15 @@
 """Decoupled PPO without a second forward pass: the policy at the start of the step is drawn on the line between sampler and learner."""
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from ...numerics import bounded, bounded_log_ratio, clipped_surrogate, scored
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, Positive
+
+BehavImpWeightCap = Annotated[Positive | None, "a token with a larger weight of old policy over sampler is dropped; null: none is"]
 
 
 @policy_loss(
@@ -23,7 +27,7 @@ def loglinear_ppo(
     *,
     clip_ratio_low: ClipBelow = 0.2,
     clip_ratio_high: ClipRange = 0.2,
-    behav_imp_weight_cap: Positive | None = 5.0,
+    behav_imp_weight_cap: BehavImpWeightCap = 5.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Return the loss of ``decoupled-ppo`` with an interpolated old policy, so that no ``old_log_prob`` need be computed.

@@ -1,11 +1,15 @@
 """On-policy distillation: the teacher's verdict on the student's own tokens, as an advantage."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from ...numerics import bounded_log_ratio, clipped_surrogate
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, Positive
 from .dual_clip import RatioCap
+
+Student = Annotated[
+    Literal["current", "old"], "whose log-probability the teacher is compared with: the policy as it is now, or as the step began"
+]
 
 
 @policy_loss(
@@ -23,9 +27,9 @@ def opd(
     old_log_prob: PerToken,
     teacher_log_prob: PerToken,
     *,
-    opd_kl_coef: Positive = 1.0,
-    loss_max_clamp: Positive | None = 10.0,
-    student: Literal["current", "old"] = "current",
+    opd_kl_coef: Annotated[Positive, "what the teacher's log-ratio is multiplied by"] = 1.0,
+    loss_max_clamp: Annotated[Positive | None, "the teacher's log-ratio is clamped to +- this [nats]; null: never"] = 10.0,
+    student: Student = "current",
     clip_ratio_low: ClipBelow = 0.2,
     clip_ratio_high: ClipRange = 0.2,
     clip_ratio_c: RatioCap = 3.0,

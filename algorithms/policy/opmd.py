@@ -1,5 +1,7 @@
 """OPMD: mirror descent that needs no old policy, since its regulariser folds into the step."""
 
+from typing import Annotated
+
 from ...registry import PerToken, policy_loss
 from ...registry.hyper import NonNegative
 
@@ -11,7 +13,12 @@ from ...registry.hyper import NonNegative
         "trinity-rft": "`opmd`: tau as there.",
     },
 )
-def opmd(log_prob: PerToken, advantages: PerToken, *, tau: NonNegative = 1.0) -> PerToken:
+def opmd(
+    log_prob: PerToken,
+    advantages: PerToken,
+    *,
+    tau: Annotated[NonNegative, "strength of the pull to the old policy: the loss is divided by 1 + this"] = 1.0,
+) -> PerToken:
     r"""Return ``reinforce`` divided by :math:`1 + \tau`: the stronger the pull to the old policy, the shorter the step.
 
     .. math:: L_t = -\frac{A_t\, \ell_t}{1 + \tau}

@@ -1,11 +1,15 @@
 """Off-policy sequence masking: a bad answer that the policy has already moved away from teaches nothing more."""
 
+from typing import Annotated
+
 import torch
 
 from ...batch import Sequences
 from ...numerics import bounded_log_ratio, clipped_surrogate
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, NonNegative
+
+OpsmDelta = Annotated[NonNegative, "mean fall of a sequence's log-probability above which its bad tokens are dropped [nats per token]"]
 
 
 @policy_loss(
@@ -24,7 +28,7 @@ def opsm(
     sequences: Sequences,
     rollout_log_prob: PerToken | None = None,
     *,
-    opsm_delta: NonNegative = 1e-4,
+    opsm_delta: OpsmDelta = 1e-4,
     clip_ratio_low: ClipBelow = 0.2,
     clip_ratio_high: ClipRange = 0.2,
     log_ratio_bound: LogRatioBound = 20.0,

@@ -1,5 +1,7 @@
 """PRIME-RL's IPO: one bound on how far a token's probability may lie from the sampler's, for either sign of the advantage."""
 
+from typing import Annotated
+
 from ...numerics import probability_shift, scored
 from ...registry import PerToken, Report, policy_loss
 from ...registry.hyper import Fraction, LogRatioBound, NonNegative
@@ -18,9 +20,9 @@ def prime_ipo(
     rollout_log_prob: PerToken,
     advantages: PerToken,
     *,
-    ipo_threshold: Fraction = 0.1,
-    adv_tau: NonNegative = 1.0,
-    kl_tau: NonNegative = 1e-3,
+    ipo_threshold: Annotated[Fraction, "how far a probability may lie from the sampler's before the token is left out"] = 0.1,
+    adv_tau: Annotated[NonNegative, "what the advantage is multiplied by"] = 1.0,
+    kl_tau: Annotated[NonNegative, "weight of the squared log-ratio to the sampler"] = 1e-3,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Return the loss of ``prime-rl`` with a mask that does not ask which way the advantage points.

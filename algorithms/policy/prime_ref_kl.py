@@ -1,5 +1,7 @@
 """PRIME-RL's distillation: the teacher's log-ratio as advantage, in the surrogate against the sampler."""
 
+from typing import Annotated
+
 from ...numerics import probability_shift, scored
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import Fraction, LogRatioBound, NonNegative
@@ -18,8 +20,8 @@ def prime_ref_kl(
     rollout_log_prob: PerToken,
     teacher_log_prob: PerToken,
     *,
-    mask_low: Fraction = 0.2,
-    kl_tau: NonNegative = 1e-3,
+    mask_low: Annotated[Fraction, "how far a probability may fall below the sampler's before the token is left out"] = 0.2,
+    kl_tau: Annotated[NonNegative, "weight of the squared log-ratio to the sampler"] = 1e-3,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Return the surrogate of ``prime-rl`` with the gap to the teacher as the advantage, and one mask for either sign of it.

@@ -1,10 +1,16 @@
 """PRIME-RL's default: drop by probability against the sampler, and hold the rest by a square."""
 
+from typing import Annotated
+
 import torch
 
 from ...numerics import bounded, probability_shift, scored
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import Fraction, LogRatioBound, NonNegative
+
+DppoMaskLow = Annotated[Fraction, "how far a probability may fall where the advantage is not positive before the token is left out"]
+
+DppoMaskHigh = Annotated[Fraction, "how far a probability may rise where the advantage is positive before the token is left out"]
 
 
 @policy_loss(
@@ -21,10 +27,10 @@ def prime_rl(
     rollout_log_prob: PerToken,
     advantages: PerToken,
     *,
-    dppo_mask_low: Fraction = 0.2,
-    dppo_mask_high: Fraction = 0.2,
-    adv_tau: NonNegative = 1.0,
-    kl_tau: NonNegative = 1e-3,
+    dppo_mask_low: DppoMaskLow = 0.2,
+    dppo_mask_high: DppoMaskHigh = 0.2,
+    adv_tau: Annotated[NonNegative, "what the advantage is multiplied by"] = 1.0,
+    kl_tau: Annotated[NonNegative, "weight of the squared log-ratio to the sampler"] = 1e-3,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Mask as ``dppo-tv`` does, against the sampler, and add the square of the log-ratio on every token, the masked ones too.

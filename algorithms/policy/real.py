@@ -1,5 +1,7 @@
 """REAL: rewards as labels, and the loss of a classifier that tells a prompt's good answers from its bad ones."""
 
+from typing import Annotated
+
 import torch
 
 from ...batch import Sequences
@@ -22,7 +24,7 @@ def real(
     advantages: PerToken,
     sequences: Sequences,
     *,
-    real_tau: Positive = 0.5,
+    real_tau: Annotated[Positive, "temperature: what a sequence's mean log-ratio is divided by [nats]"] = 0.5,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerGroup, Report]:
     r"""Compare the answers to one prompt with each other; ``gspo`` weighs each by its own advantage, and here only its sign counts.

@@ -1,6 +1,6 @@
 """REC: REINFORCE on old samples, with clipping and importance weights as two separate choices."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -9,6 +9,24 @@ from ...batch import Sequences
 from ...numerics import bounded, bounded_log_ratio, score_loss
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, NonNegative, Positive
+
+ClipMode = Annotated[
+    Literal["none", "two-side", "one-side", "gspo-one-side", "ring"],
+    "which range of the ratio still counts; ring also lets in what lies far out on the side that pulls back",
+]
+
+Weight = Annotated[
+    Literal["none", "importance_sampling", "gspo_importance_sampling", "advantage"],
+    "what weighs a token: 1, its ratio, the sequence's mean ratio, or exp(advantage / temp)",
+]
+
+Regularizer = Annotated[
+    Literal["none", "k2", "forward-kl"], "what is added at every token: nothing, the squared log-ratio, or minus the log-probability"
+]
+
+EpsilonLowPrime = Annotated[ClipBelow, "ring: a token with a positive advantage also counts where its ratio is at most 1 - this"]
+
+EpsilonHighPrime = Annotated[ClipRange, "ring: a token with a negative advantage also counts where its ratio is at least 1 + this"]
 
 
 @policy_loss(
@@ -25,15 +43,15 @@ def rec(
     advantages: PerToken,
     sequences: Sequences,
     *,
-    clip_mode: Literal["none", "two-side", "one-side", "gspo-one-side", "ring"] = "one-side",
-    weight: Literal["none", "importance_sampling", "gspo_importance_sampling", "advantage"] = "none",
-    regularizer: Literal["none", "k2", "forward-kl"] = "none",
-    regularizer_coef: NonNegative = 0.0,
-    temp: Positive = 1.0,
+    clip_mode: ClipMode = "one-side",
+    weight: Weight = "none",
+    regularizer: Regularizer = "none",
+    regularizer_coef: Annotated[NonNegative, "weight of the regularizer"] = 0.0,
+    temp: Annotated[Positive, "what the advantage is divided by before exp, with weight: advantage"] = 1.0,
     epsilon_low: ClipBelow = 0.2,
     epsilon_high: ClipRange = 0.2,
-    epsilon_low_prime: ClipBelow = 0.4,
-    epsilon_high_prime: ClipRange = 0.4,
+    epsilon_low_prime: EpsilonLowPrime = 0.4,
+    epsilon_high_prime: EpsilonHighPrime = 0.4,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Take ``reinforce`` as it is and drop tokens outside a range; the importance weight, which ``ppo-clip`` always has, is optional.

@@ -1,6 +1,6 @@
 """SAPO: a smooth gate in the place of the clip, so that a token fades out instead of falling silent."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
@@ -8,6 +8,10 @@ from ...batch import Sequences
 from ...numerics import bounded
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, Positive
+
+ImportanceSamplingLevel = Annotated[
+    Literal["token", "sequence"], "whose ratio is gated: the token's own, or the geometric mean over its sequence"
+]
 
 
 @policy_loss(
@@ -31,9 +35,9 @@ def sapo(
     advantages: PerToken,
     sequences: Sequences,
     *,
-    tau_pos: Positive = 1.0,
-    tau_neg: Positive = 1.05,
-    importance_sampling_level: Literal["token", "sequence"] = "token",
+    tau_pos: Annotated[Positive, "how soon a token with a positive advantage fades as its ratio leaves 1"] = 1.0,
+    tau_neg: Annotated[Positive, "how soon a token with any other advantage fades as its ratio leaves 1"] = 1.05,
+    importance_sampling_level: ImportanceSamplingLevel = "token",
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Pass each ratio through a sigmoid around 1; where ``ppo-clip`` has an edge, the weight falls off to both sides.

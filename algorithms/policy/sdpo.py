@@ -1,5 +1,7 @@
 """SDPO: the policy, having seen the feedback, is the teacher of itself on the tokens that it sampled without."""
 
+from typing import Annotated
+
 from ...numerics import bounded_log_ratio, capped, score_loss
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, Positive
@@ -19,7 +21,7 @@ def sdpo(
     old_log_prob: PerToken,
     teacher_log_prob: PerToken,
     *,
-    is_clip: Positive | None = 2.0,
+    is_clip: Annotated[Positive | None, "the largest ratio that weighs a token; null: no ratio at all"] = 2.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Weigh each log-probability by the detached gap to the teacher; ``opd`` clips the ratio, this only caps it as a weight.

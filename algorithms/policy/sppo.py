@@ -1,6 +1,7 @@
 """sPPO: the log-ratio in the place of the ratio, within a band."""
 
 import math
+from typing import Annotated
 
 import torch
 
@@ -15,7 +16,13 @@ from ...registry.hyper import Positive
         "trinity-rft": "`sppo`: epsilon as there.",
     },
 )
-def sppo(log_prob: PerToken, old_log_prob: PerToken, advantages: PerToken, *, epsilon: Positive = 0.3) -> tuple[PerToken, Report]:
+def sppo(
+    log_prob: PerToken,
+    old_log_prob: PerToken,
+    advantages: PerToken,
+    *,
+    epsilon: Annotated[Positive, "a token pays while its log-ratio is within +- log(1 + this)"] = 0.3,
+) -> tuple[PerToken, Report]:
     r"""Pay the log-ratio while the ratio is inside a band; outside it, unlike ``ppo-clip``, a token is silent whatever its advantage.
 
     .. math:: L_t = -A_t\, d_t \ \text{while}\ |d_t| \le \log(1 + \epsilon), \qquad d_t = \ell_t - \ell^{old}_t

@@ -1,5 +1,7 @@
 """TIS policy gradient: importance weights between two bounds, and a gradient for every token."""
 
+from typing import Annotated
+
 from ...numerics import bounded_log_ratio, score_loss
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
@@ -20,8 +22,8 @@ def tis(
     old_log_prob: PerToken,
     advantages: PerToken,
     *,
-    tis_lower_bound: NonNegative = 0.0,
-    tis_upper_bound: Positive = 1.0,
+    tis_lower_bound: Annotated[NonNegative, "the smallest weight of a token"] = 0.0,
+    tis_upper_bound: Annotated[Positive, "the largest weight of a token"] = 1.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Truncate the ratio as a detached weight; ``topr`` does so only where the advantage is negative.

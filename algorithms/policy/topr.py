@@ -1,6 +1,6 @@
 """TOPR: learn from good samples however old they are, and from bad ones only as far as the policy would still produce them."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
@@ -8,6 +8,10 @@ from ...batch import Sequences
 from ...numerics import bounded, score_loss
 from ...registry import ColumnError, Mean, PerSequence, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
+
+PositiveBy = Annotated[Literal["advantage", "reward"], "what makes a sample a good one: a positive advantage, or a reward above 0"]
+
+ImportanceSamplingLevel = Annotated[Literal["sequence", "token"], "whose ratio weighs: the product over the sequence, or the token's own"]
 
 
 @policy_loss(
@@ -27,11 +31,11 @@ def topr(
     sequences: Sequences,
     rewards: PerSequence | None = None,
     *,
-    positive_by: Literal["advantage", "reward"] = "advantage",
-    importance_sampling_level: Literal["sequence", "token"] = "sequence",
-    topr_positive_weight: NonNegative = 1.0,
-    topr_negative_weight: NonNegative = 1.0,
-    imp_ratio_cap: Positive = 1.0,
+    positive_by: PositiveBy = "advantage",
+    importance_sampling_level: ImportanceSamplingLevel = "sequence",
+    topr_positive_weight: Annotated[NonNegative, "weight of good samples"] = 1.0,
+    topr_negative_weight: Annotated[NonNegative, "what the capped ratio of bad samples is multiplied by"] = 1.0,
+    imp_ratio_cap: Annotated[Positive, "the largest ratio that weighs a bad sample"] = 1.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Leave positive samples without a weight and taper negative ones; ``tis`` truncates both alike.

@@ -1,5 +1,7 @@
 """Two-sided clipping: PPO-clip with a second, looser ceiling on the ratio that PPO leaves open."""
 
+from typing import Annotated
+
 from ...numerics import bounded_log_ratio, clipped_surrogate
 from ...registry import PerToken, Report, policy_loss
 from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, Positive
@@ -23,7 +25,7 @@ def two_sided_delta(
     old_log_prob: PerToken,
     advantages: PerToken,
     *,
-    delta: Positive = 4.0,
+    delta: Annotated[Positive, "the largest ratio that a negative advantage is multiplied by"] = 4.0,
     clip_ratio_low: ClipBelow = 0.2,
     clip_ratio_high: ClipRange = 0.2,
     log_ratio_bound: LogRatioBound = 20.0,

@@ -1,6 +1,7 @@
 """VESPO: a smooth window over the ratio of whole sequences, found by a variational argument, in the place of a clip."""
 
 import math
+from typing import Annotated
 
 import torch
 
@@ -10,6 +11,10 @@ from ...registry import ColumnError, Mean, PerToken, Report, policy_loss
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
 
 _FLOOR = math.log(1e-8)
+
+RolloutIsThreshold = Annotated[
+    Positive | None, "the largest ratio of old policy to sampler that a token adds; null: the sampler is not read"
+]
 
 
 @policy_loss(
@@ -30,11 +35,11 @@ def vespo(
     sequences: Sequences,
     rollout_log_prob: PerToken | None = None,
     *,
-    vespo_k_pos: NonNegative = 2.0,
-    vespo_lambda_pos: Positive = 3.0,
-    vespo_k_neg: NonNegative = 3.0,
-    vespo_lambda_neg: Positive = 2.0,
-    rollout_is_threshold: Positive | None = None,
+    vespo_k_pos: Annotated[NonNegative, "power of the ratio in the weight of an advantage that is not negative"] = 2.0,
+    vespo_lambda_pos: Annotated[Positive, "decay by the ratio in the weight of an advantage that is not negative"] = 3.0,
+    vespo_k_neg: Annotated[NonNegative, "power of the ratio in the weight of a negative advantage"] = 3.0,
+    vespo_lambda_neg: Annotated[Positive, "decay by the ratio in the weight of a negative advantage"] = 2.0,
+    rollout_is_threshold: RolloutIsThreshold = None,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[PerToken, Report]:
     r"""Weigh a sequence by a gamma-shaped function of its ratio's product; ``gspo`` clips the geometric mean instead.

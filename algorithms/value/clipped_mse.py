@@ -1,9 +1,13 @@
 """PPO's value loss: a critic that has moved far from its old self is not rewarded for moving further."""
 
+from typing import Annotated
+
 import torch
 
 from ...registry import Mean, PerToken, Report, value_loss
 from ...registry.hyper import Positive
+
+CliprangeValue = Annotated[Positive | None, "how far a value may move from its old one before it is clipped [reward]; null: never"]
 
 
 @value_loss(
@@ -20,7 +24,7 @@ from ...registry.hyper import Positive
     },
 )
 def clipped_mse(
-    values: PerToken, old_values: PerToken, returns: PerToken, *, cliprange_value: Positive | None = 0.5
+    values: PerToken, old_values: PerToken, returns: PerToken, *, cliprange_value: CliprangeValue = 0.5
 ) -> tuple[PerToken, Report]:
     r"""Return half the squared error, or that of the value clipped to :math:`\pm c` around the old one where it is larger.
 

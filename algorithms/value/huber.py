@@ -1,10 +1,14 @@
 """Huber's value loss: squared near the target and straight far from it, so that one wild return does not own the step."""
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from ...registry import Mean, PerToken, Report, value_loss
 from ...registry.hyper import Positive
+
+CliprangeValue = Annotated[Positive | None, "how far a value may move from its old one before it is clipped [reward]; null: never"]
 
 
 @value_loss(
@@ -16,7 +20,12 @@ from ...registry.hyper import Positive
     },
 )
 def huber(
-    values: PerToken, old_values: PerToken, returns: PerToken, *, delta: Positive = 10.0, cliprange_value: Positive | None = 0.5
+    values: PerToken,
+    old_values: PerToken,
+    returns: PerToken,
+    *,
+    delta: Annotated[Positive, "error beyond which the loss grows only straight [reward]"] = 10.0,
+    cliprange_value: CliprangeValue = 0.5,
 ) -> tuple[PerToken, Report]:
     r"""Run ``clipped-mse`` with an error that grows only straight beyond :math:`\delta`, so that its gradient never exceeds it.
 

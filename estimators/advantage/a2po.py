@@ -1,5 +1,7 @@
 """A*-PO's advantage: an answer is measured against the value of the best policy that stays near the reference."""
 
+from typing import Annotated
+
 import torch
 
 from ...numerics import accumulator
@@ -13,7 +15,12 @@ from ...registry.hyper import Positive
     scope="sequence",
     compat={"trl": "use `a2po`; its V* is taken once per prompt from frozen samples, which are `frozen_rewards` here."},
 )
-def a2po(rewards: PerSequence, frozen_rewards: PerSequence, *, beta1: Positive = 0.5) -> PerSequence:
+def a2po(
+    rewards: PerSequence,
+    frozen_rewards: PerSequence,
+    *,
+    beta1: Annotated[Positive, "temperature of the soft maximum over the reference's rewards [reward]"] = 0.5,
+) -> PerSequence:
     r"""Measure each reward against a soft maximum over what the frozen reference earned on its prompt, where ``grpo`` takes the policy's mean.
 
     .. math:: A_i = s_i - V^*_i, \qquad V^*_i = \beta_1 \log \frac{1}{K} \sum_{k=1}^{K} e^{r_{i,k} / \beta_1}

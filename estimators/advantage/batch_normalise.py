@@ -1,5 +1,7 @@
 """Normalisation over the step as OpenRLHF and NeMo do it: with the biased deviation and a floor under it."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...registry import PerToken, advantage_estimator
 from ...registry.hyper import Positive
@@ -13,7 +15,13 @@ from ...registry.hyper import Positive
         "skyrl": "advantage_batch_normalize, whose mean there is over all places, padding too.",
     },
 )
-def batch_normalise(advantages: PerToken, sequences: Sequences, *, std_norm: bool = True, floor: Positive = 1e-8) -> PerToken:
+def batch_normalise(
+    advantages: PerToken,
+    sequences: Sequences,
+    *,
+    std_norm: Annotated[bool, "whether the deviation divides; false: only the mean is subtracted"] = True,
+    floor: Annotated[Positive, "the least variance whose root divides"] = 1e-8,
+) -> PerToken:
     r"""Give the advantages of the step mean 0 and variance 1 over its tokens; ``whiten`` adds to the variance what is a floor here.
 
     .. math:: A'_t = \frac{A_t - \mu}{\sqrt{\max(\sigma^2, f)}}

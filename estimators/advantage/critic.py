@@ -1,13 +1,13 @@
 """What the estimators with a critic share: the value of what follows the last token."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
 from ...registry import ColumnError
 
-Bootstrap = Literal["never", "truncated"]
+Bootstrap = Annotated[Literal["never", "truncated"], "which sequences have a value after their last token: none, or those that were cut"]
 
 
 def after_last(who: str, bootstrap: Bootstrap, truncated: Tensor | None, bootstrap_values: Tensor | None) -> Tensor | float:

@@ -1,6 +1,7 @@
 """GAE with two lambdas: the critic learns from what really came, the policy from sums that do not drown in noise."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from torch import Tensor
 
@@ -9,6 +10,10 @@ from ...numerics import accumulator
 from ...registry import PerSequence, PerToken, advantage_estimator
 from ...registry.hyper import Discount, Positive
 from .critic import Bootstrap, after_last
+
+LengthAdaptiveAlpha = Annotated[
+    Positive | None, "the policy's lambda is 1 - 1 / (this x the sequence's tokens), at least 0; null: lam_policy"
+]
 
 
 @advantage_estimator(
@@ -29,7 +34,7 @@ def gae_decoupled(
     gamma: Discount = 1.0,
     lam_value: Discount = 1.0,
     lam_policy: Discount = 0.95,
-    length_adaptive_alpha: Positive | None = None,
+    length_adaptive_alpha: LengthAdaptiveAlpha = None,
     bootstrap: Bootstrap = "never",
 ) -> Mapping[str, Tensor]:
     r"""Run ``gae`` twice on the same errors, with one :math:`\lambda` for the targets of the critic and another for the policy.

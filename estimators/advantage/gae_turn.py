@@ -1,6 +1,7 @@
 """GAE by the turn: time passes when the policy hands over, not with each token it writes."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -21,8 +22,8 @@ def gae_turn(
     truncated: PerSequence | None = None,
     bootstrap_values: PerSequence | None = None,
     *,
-    gamma: Discount = 1.0,
-    lam: Discount = 1.0,
+    gamma: Annotated[Discount, "decay per turn"] = 1.0,
+    lam: Annotated[Discount, "decay per turn"] = 1.0,
     bootstrap: Bootstrap = "never",
 ) -> Mapping[str, Tensor]:
     r"""Run ``gae`` with :math:`\gamma` and :math:`\lambda` spent only where a turn ends, so that a long turn discounts no more than a short one.

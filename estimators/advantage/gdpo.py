@@ -1,6 +1,6 @@
 """GDPO: every component of the reward is measured in its own units before they are added up."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -14,6 +14,10 @@ from .groups import Singleton
 from .grpo import grpo
 from .grpo_leave_one_out import grpo_leave_one_out
 from .missing import among, present_moments
+
+Baseline = Annotated[
+    Literal["group", "others"], "whose mean and deviation a component is measured by: the whole group's, or the others' in it"
+]
 
 
 @advantage_estimator(
@@ -32,10 +36,10 @@ def gdpo(
     sequences: Sequences,
     *,
     weights: Weights = None,
-    over: Literal["tokens", "sequences", "none"] = "tokens",
-    baseline: Literal["group", "others"] = "group",
-    epsilon: NonNegative = 1e-6,
-    step_epsilon: NonNegative = 1e-8,
+    over: Annotated[Literal["tokens", "sequences", "none"], "what the step's moments are taken over; none: no normalisation"] = "tokens",
+    baseline: Baseline = "group",
+    epsilon: Annotated[NonNegative, "added to a component's deviation in its group, which divides"] = 1e-6,
+    step_epsilon: Annotated[NonNegative, "added to the step's variance whose root divides; over sequences: to the deviation"] = 1e-8,
     singleton: Singleton = "zero",
 ) -> PerToken:
     r"""Give each component the advantage of ``grpo``, add those up and normalise over the step: no component drowns because its scale is small.

@@ -22,7 +22,12 @@ Counting = Annotated[Literal["untied", "nonzero-rewards"], Field(description="wh
     },
 )
 def gpg(
-    rewards: PerSequence, sequences: Sequences, *, count: Counting = "untied", f_norm: Positive = 1.0, singleton: Singleton = "zero"
+    rewards: PerSequence,
+    sequences: Sequences,
+    *,
+    count: Counting = "untied",
+    f_norm: Annotated[Positive, "what every advantage is divided by"] = 1.0,
+    singleton: Singleton = "zero",
 ) -> PerSequence:
     r"""Scale what is left of ``grpo`` without a deviation by how few sequences teach anything: a step of mostly tied groups loses no size.
 

@@ -1,6 +1,6 @@
 """Normalisation over the tokens of a group, or with the mean from one level and the deviation from another."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from ...batch import Sequences
 from ...numerics import accumulator, safe_divide
 from ...registry import PerToken, advantage_estimator
-from ...registry.hyper import NonNegative
+from ...registry.hyper import Epsilon
 
 Over = Literal["group", "batch", "none"]
 
@@ -24,11 +24,11 @@ def group_normalise(
     advantages: PerToken,
     sequences: Sequences,
     *,
-    mean_level: Over = "group",
-    std_level: Over = "group",
-    mean_leave1out: bool = False,
-    std_unbiased: bool = True,
-    epsilon: NonNegative = 1e-5,
+    mean_level: Annotated[Over, "whose mean is subtracted: the group's, the step's, or none"] = "group",
+    std_level: Annotated[Over, "whose deviation divides: the group's, the step's, or none"] = "group",
+    mean_leave1out: Annotated[bool, "whether a token is left out of its own mean"] = False,
+    std_unbiased: Annotated[bool, "whether the variance divides by one less than the count"] = True,
+    epsilon: Epsilon = 1e-5,
 ) -> PerToken:
     r"""Give the advantages of each *group* mean 0 and variance 1 over its tokens, where ``whiten`` does so over the step (AReaL's norm).
 

@@ -1,6 +1,6 @@
 """What the group estimators share: rewards measured against those of the same prompt, and the two cases that need a rule."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from torch import Tensor
 from ...batch import Sequences
 from ...numerics import accumulator
 
-Singleton = Literal["zero", "reward"]
+Singleton = Annotated[Literal["zero", "reward"], "what a sequence alone in its group gets: 0, or what it earned itself"]
 _ROUNDINGS = 4
 """How many units in the last place a group's deviation may have and still be noise: rewards are sums of a few rounded terms."""
 

@@ -1,12 +1,16 @@
 """GRPO's advantage: the group that answers the same prompt is the baseline, so no critic is needed."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from ...batch import Sequences
 from ...numerics import safe_divide
 from ...registry import PerSequence, advantage_estimator
-from ...registry.hyper import NonNegative
+from ...registry.hyper import Epsilon
 from .groups import Singleton, centred
+
+Scale = Annotated[
+    Literal["group-std", "batch-std", "none"], "what divides: the deviation of the group, that of all rewards of the step, or nothing"
+]
 
 
 @advantage_estimator(
@@ -32,8 +36,8 @@ def grpo(
     rewards: PerSequence,
     sequences: Sequences,
     *,
-    scale: Literal["group-std", "batch-std", "none"] = "group-std",
-    epsilon: NonNegative = 1e-6,
+    scale: Scale = "group-std",
+    epsilon: Epsilon = 1e-6,
     singleton: Singleton = "zero",
 ) -> PerSequence:
     r"""Measure each reward against its group's mean, in units of a deviation; ``rloo`` leaves the sequence itself out and divides by none.

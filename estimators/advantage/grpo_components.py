@@ -1,16 +1,20 @@
 """GRPO on rewards that come from several functions, some of which do not apply to every sequence."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
 from ...batch import Sequences
 from ...numerics import safe_divide
 from ...registry import PerSequence, advantage_estimator
-from ...registry.hyper import NonNegative
+from ...registry.hyper import Epsilon
 from .components import Weights, shares
 from .groups import Singleton, centred
 from .missing import among, present_moments
+
+Scale = Annotated[
+    Literal["group-std", "batch-std", "none"], "what divides: the deviation of the group, that of all rewards of the step, or nothing"
+]
 
 
 @advantage_estimator(
@@ -27,9 +31,9 @@ def grpo_components(
     sequences: Sequences,
     *,
     weights: Weights = None,
-    baseline: Literal["group", "others"] = "group",
-    scale: Literal["group-std", "batch-std", "none"] = "group-std",
-    epsilon: NonNegative = 1e-6,
+    baseline: Annotated[Literal["group", "others"], "whose mean is subtracted: the whole group's, or that of the others in it"] = "group",
+    scale: Scale = "group-std",
+    epsilon: Epsilon = 1e-6,
     singleton: Singleton = "zero",
 ) -> PerSequence:
     r"""Add up the components that apply and run ``grpo`` (or ``rloo``) on the sums; ``gdpo`` measures each component in its own unit first.

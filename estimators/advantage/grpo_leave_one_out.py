@@ -1,14 +1,18 @@
 """GRPO measured against the others: RLOO's baseline with a deviation below it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
 from ...batch import Sequences
 from ...numerics import safe_divide
 from ...registry import PerSequence, advantage_estimator
-from ...registry.hyper import NonNegative
+from ...registry.hyper import Epsilon
 from .groups import Singleton, centred
+
+Scale = Annotated[
+    Literal["group-std", "others-std", "none"], "what divides: the deviation of the group, that of the others in it, or nothing"
+]
 
 
 @advantage_estimator(
@@ -22,8 +26,8 @@ def grpo_leave_one_out(
     rewards: PerSequence,
     sequences: Sequences,
     *,
-    scale: Literal["group-std", "others-std", "none"] = "group-std",
-    epsilon: NonNegative = 1e-6,
+    scale: Scale = "group-std",
+    epsilon: Epsilon = 1e-6,
     singleton: Singleton = "zero",
 ) -> PerSequence:
     r"""Divide what ``rloo`` gives by a deviation: ``grpo`` with a baseline that does not contain the sequence itself.

@@ -1,13 +1,13 @@
 """Pass@k training by the best answer alone: only the winner of a group is pushed, by how far it won."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
 from ...batch import Sequences
 from ...numerics import safe_divide
 from ...registry import PerSequence, advantage_estimator
-from ...registry.hyper import NonNegative
+from ...registry.hyper import Epsilon
 from .groups import centred
 from .standings import standings
 
@@ -20,7 +20,11 @@ from .standings import standings
     },
 )
 def grpo_passk(
-    rewards: PerSequence, sequences: Sequences, *, scale: Literal["group-std", "none"] = "group-std", epsilon: NonNegative = 1e-6
+    rewards: PerSequence,
+    sequences: Sequences,
+    *,
+    scale: Annotated[Literal["group-std", "none"], "what divides: the deviation of the group, or nothing"] = "group-std",
+    epsilon: Epsilon = 1e-6,
 ) -> PerSequence:
     r"""Give the best of each group its lead over the second best, and all others 0, where ``grpo`` also punishes.
 

@@ -1,13 +1,13 @@
 """GRPO by the turn: what is still to come from a turn on, measured against how the group began."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
 from ...batch import Sequences
 from ...numerics import accumulator, safe_divide
 from ...registry import PerSequence, PerToken, advantage_estimator
-from ...registry.hyper import Discount, NonNegative
+from ...registry.hyper import Discount, Epsilon
 from .groups import Singleton, centred
 from .turns import Turns
 
@@ -18,9 +18,9 @@ def grpo_per_turn(
     turns: PerToken,
     sequences: Sequences,
     *,
-    gamma: Discount = 0.9,
-    scale: Literal["group-std", "none"] = "group-std",
-    epsilon: NonNegative = 1e-6,
+    gamma: Annotated[Discount, "decay per turn"] = 0.9,
+    scale: Annotated[Literal["group-std", "none"], "what divides: the deviation of the group's first returns, or nothing"] = "group-std",
+    epsilon: Epsilon = 1e-6,
     singleton: Singleton = "zero",
 ) -> PerToken:
     r"""Give the tokens of a turn its discounted return in the units of the group's first returns, where ``mt-grpo`` compares like turns.

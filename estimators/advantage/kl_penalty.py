@@ -27,7 +27,7 @@ def kl_penalty(
     old_log_prob: PerToken,
     ref_log_prob: PerToken,
     *,
-    kl_coef: NonNegative = 0.001,
+    kl_coef: Annotated[NonNegative, "price of the KL [advantage per nat]"] = 0.001,
     kl_type: KlType = "k1",
     cap: Cap = None,
     log_ratio_bound: LogRatioBound = 20.0,

@@ -1,5 +1,7 @@
 """MaxRL: rare successes count for as much as they are rare."""
 
+from typing import Annotated
+
 import torch
 
 from ...batch import Sequences
@@ -18,7 +20,13 @@ from .groups import Singleton, centred
         "prime-rl": "`max_rl`: epsilon: 0; a group whose mean is not above 0 gives 0 there.",
     },
 )
-def maxrl(rewards: PerSequence, sequences: Sequences, *, epsilon: NonNegative = 1e-6, singleton: Singleton = "zero") -> PerSequence:
+def maxrl(
+    rewards: PerSequence,
+    sequences: Sequences,
+    *,
+    epsilon: Annotated[NonNegative, "added to the group's mean reward, which divides"] = 1e-6,
+    singleton: Singleton = "zero",
+) -> PerSequence:
     r"""Divide what is left of ``grpo`` by the group's mean instead of its deviation: the gradient of the log of the success rate.
 
     .. math:: A_i = \frac{s_i - \operatorname{mean}_g s}{\operatorname{mean}_g s + \epsilon}

@@ -7,7 +7,7 @@ from pydantic import Field
 from ...batch import Sequences
 from ...numerics import safe_divide
 from ...registry import PerSequence, PerToken, advantage_estimator
-from ...registry.hyper import NonNegative
+from ...registry.hyper import Epsilon
 from .groups import Singleton, centred
 from .turns import Turns
 
@@ -22,8 +22,8 @@ def mt_grpo(
     sequences: Sequences,
     *,
     turn_advantage_coef: Share = 1.0,
-    scale: Literal["group-std", "none"] = "group-std",
-    epsilon: NonNegative = 1e-4,
+    scale: Annotated[Literal["group-std", "none"], "what divides: the deviation of the group, or nothing"] = "group-std",
+    epsilon: Epsilon = 1e-4,
     singleton: Singleton = "zero",
 ) -> PerToken:
     r"""Add to the advantage of ``grpo`` that of the token's turn among the same turns of its group; ``grpo-per-turn`` also looks ahead.

@@ -1,5 +1,7 @@
 """On-policy distillation as an advantage: a token is good as far as the teacher finds it likelier than the policy does."""
 
+from typing import Annotated
+
 from ...registry import ColumnError, PerToken, advantage_estimator
 from ...registry.hyper import NonNegative
 
@@ -19,8 +21,8 @@ def opd(
     old_log_prob: PerToken,
     advantages: PerToken | None = None,
     *,
-    opd_kl_coef: NonNegative = 1.0,
-    add: bool = False,
+    opd_kl_coef: Annotated[NonNegative, "what the teacher's log-ratio is multiplied by"] = 1.0,
+    add: Annotated[bool, "whether the advantages made before stay; false: they are replaced"] = False,
 ) -> PerToken:
     r"""Give each token the teacher's log-ratio: a reward by the token that no judge has to pay, where ``rlsd`` only scales what a judge paid.
 

@@ -1,6 +1,7 @@
 """The optimal token baseline: of all baselines per token the one with the least variance of the gradient."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -10,6 +11,8 @@ from ...numerics import safe_divide
 from ...registry import PerToken, advantage_estimator
 from ...registry.hyper import NonNegative
 from .groups import Singleton
+
+HandleZeroTail = Annotated[bool, "whether a token alone in its column has no baseline; false: its own return is its baseline"]
 
 
 @advantage_estimator(
@@ -26,8 +29,8 @@ def optimal_token_baseline(
     sequences: Sequences,
     correction: PerToken | None = None,
     *,
-    handle_zero_tail: bool = True,
-    epsilon: NonNegative = 1e-8,
+    handle_zero_tail: HandleZeroTail = True,
+    epsilon: Annotated[NonNegative, "added to the summed energy of a column, which divides"] = 1e-8,
     singleton: Singleton = "zero",
 ) -> Mapping[str, Tensor]:
     r"""Measure the return of each token against those of its group at the same *column*, weighted by the energy of their gradients so far.

@@ -8,7 +8,7 @@ from pydantic import Field
 from ...batch import Sequences
 from ...numerics import log_choose, safe_divide
 from ...registry import PerSequence, advantage_estimator
-from ...registry.hyper import NonNegative
+from ...registry.hyper import Epsilon
 
 Draws = Annotated[int, Field(ge=1, le=65536, description="how many answers may be given, of which one must be right")]
 
@@ -20,7 +20,7 @@ def passk_analytic(
     *,
     k: Draws = 4,
     threshold: Annotated[float, Field(allow_inf_nan=False, description="a reward above this is right")] = 0.5,
-    epsilon: NonNegative = 1e-6,
+    epsilon: Epsilon = 1e-6,
 ) -> PerSequence:
     r"""Average GRPO's advantage over all ways to draw :math:`k` answers that earn 1 if one of them is right; ``grpo-passk`` sees the best alone.
 

@@ -1,6 +1,7 @@
 """PRIME: a reward model that was only ever told outcomes pays every token by how much likelier it makes it."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from torch import Tensor
 
@@ -19,10 +20,10 @@ def prime(
     ref_log_prob: PerToken,
     sequences: Sequences,
     *,
-    beta: Positive = 0.05,
+    beta: Annotated[Positive, "implicit reward per nat of the reward model's log-ratio"] = 0.05,
     reward_model_gamma: Discount = 1.0,
     verifier_gamma: Discount = 1.0,
-    epsilon: NonNegative = 1e-8,
+    epsilon: Annotated[NonNegative, "added to the variance whose root divides"] = 1e-8,
     singleton: Singleton = "zero",
 ) -> Mapping[str, Tensor]:
     r"""Add the implicit reward of each token to ``rloo``'s, sum what is still to come and whiten: dense rewards without labels of steps.

@@ -1,6 +1,7 @@
 """REINFORCE++: rewards to go, whitened over the step; no groups and no critic."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from torch import Tensor
 
@@ -22,7 +23,11 @@ from .whiten import whiten
     },
 )
 def reinforce_plus_plus(
-    token_rewards: PerToken, sequences: Sequences, *, gamma: Discount = 1.0, epsilon: NonNegative = 1e-8
+    token_rewards: PerToken,
+    sequences: Sequences,
+    *,
+    gamma: Discount = 1.0,
+    epsilon: Annotated[NonNegative, "added to the variance whose root divides"] = 1e-8,
 ) -> Mapping[str, Tensor]:
     r"""Give each token the rewards that are still to come, then whiten over all tokens: the baseline is the step, where ``grpo`` has the group.
 

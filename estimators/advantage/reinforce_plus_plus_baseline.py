@@ -1,6 +1,6 @@
 """REINFORCE++ with a baseline: the group says what is better, the step says how much that is."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from ...batch import Sequences
 from ...numerics import safe_divide
@@ -24,8 +24,8 @@ def reinforce_plus_plus_baseline(
     rewards: PerSequence,
     sequences: Sequences,
     *,
-    over: Literal["tokens", "sequences"] = "tokens",
-    epsilon: NonNegative = 1e-8,
+    over: Annotated[Literal["tokens", "sequences"], "what the step's moments are taken over"] = "tokens",
+    epsilon: Annotated[NonNegative, "added to the variance whose root divides; over sequences: to the deviation"] = 1e-8,
     singleton: Singleton = "zero",
 ) -> PerToken:
     r"""Measure each reward against its group's mean and whiten over the step: ``grpo`` with one deviation for all groups.

@@ -1,5 +1,7 @@
 """RLSD: the judge says whether an answer was good, the teacher says which of its tokens made it so."""
 
+from typing import Annotated
+
 import torch
 
 from ...registry import PerToken, advantage_estimator
@@ -17,9 +19,9 @@ def rlsd(
     teacher_log_prob: PerToken,
     old_log_prob: PerToken,
     *,
-    lam: Fraction = 0.5,
-    clip_range: ClipBelow = 0.2,
-    negative_only: bool = False,
+    lam: Annotated[Fraction, "share of the teacher's agreement in the weight; the rest is 1"] = 0.5,
+    clip_range: Annotated[ClipBelow, "how far the agreement may lie from 1"] = 0.2,
+    negative_only: Annotated[bool, "whether only negative advantages are weighed"] = False,
 ) -> PerToken:
     r"""Weigh each advantage by how much the teacher agrees with its sign; unlike ``opd`` it never turns one around.
 

@@ -1,8 +1,10 @@
 """REINFORCE against all that was ever earned: a baseline that needs neither a group nor a large step."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...registry import PerSequence, advantage_estimator
-from ...registry.hyper import Fraction, NonNegative
+from ...registry.hyper import Epsilon, Fraction
 from .running import Moments, grown, no_moments, normalised
 
 
@@ -16,7 +18,13 @@ def _init(*, decay: float, epsilon: float, divide: bool) -> Moments:
     compat={"roll": "use `running-baseline: {epsilon: 1e-6}` for reward normalisation with running moments."},
 )
 def running_baseline(
-    rewards: PerSequence, sequences: Sequences, state: Moments, *, decay: Fraction = 1.0, epsilon: NonNegative = 1e-8, divide: bool = True
+    rewards: PerSequence,
+    sequences: Sequences,
+    state: Moments,
+    *,
+    decay: Annotated[Fraction, "what the past counts at each new step; at 1 nothing is forgotten"] = 1.0,
+    epsilon: Epsilon = 1e-8,
+    divide: Annotated[bool, "whether the deviation divides; false: only the mean is subtracted"] = True,
 ) -> tuple[PerSequence, Moments]:
     r"""Measure each reward against the mean of all steps so far; ``reinforce-batch-mean`` knows only this one.
 

@@ -1,8 +1,10 @@
 """Whitening with a memory: the unit of the advantages does not jump with every step."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...registry import PerToken, advantage_estimator
-from ...registry.hyper import Fraction, NonNegative
+from ...registry.hyper import Epsilon, Fraction
 from .running import Moments, grown, no_moments, normalised
 
 
@@ -16,9 +18,9 @@ def running_whiten(
     sequences: Sequences,
     state: Moments,
     *,
-    decay: Fraction = 0.99,
-    epsilon: NonNegative = 1e-8,
-    shift_mean: bool = True,
+    decay: Annotated[Fraction, "what the past counts at each new step; at 1 nothing is forgotten"] = 0.99,
+    epsilon: Epsilon = 1e-8,
+    shift_mean: Annotated[bool, "whether the mean is subtracted"] = True,
 ) -> tuple[PerToken, Moments]:
     r"""Run ``whiten`` with the moments of all steps so far: a small step is not blown up to the size of a large one.
 

@@ -1,5 +1,7 @@
 """Whitening within each sequence: the shape of its advantages stays, their size and sum go."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...numerics import accumulator
 from ...registry import PerToken, advantage_estimator
@@ -13,7 +15,9 @@ from ...registry.hyper import Positive
         "openrlhf": "masked_normalize.",
     },
 )
-def sequence_whiten(advantages: PerToken, sequences: Sequences, *, floor: Positive = 1e-8) -> PerToken:
+def sequence_whiten(
+    advantages: PerToken, sequences: Sequences, *, floor: Annotated[Positive, "the least variance whose root divides"] = 1e-8
+) -> PerToken:
     r"""Give the advantages of each sequence mean 0 and variance 1 over its tokens, where ``whiten`` does so over the step.
 
     .. math:: A'_t = \frac{A_t - \mu_i}{\sqrt{\max(\sigma_i^2, f)}}

@@ -10,7 +10,7 @@ from torch import Tensor
 from ...batch import Sequences
 from ...numerics import safe_divide
 from ...registry import PerSequence, advantage_estimator
-from ...registry.hyper import Fraction, NonNegative, Positive
+from ...registry.hyper import Epsilon, Fraction, Positive
 
 Capacity = Annotated[int, Field(ge=1, le=2**26, description="how many prompts are remembered; the ones longest unseen go first")]
 _FREE = torch.iinfo(torch.int64).max
@@ -44,11 +44,11 @@ def spo(
     sequences: Sequences,
     state: Tracker,
     *,
-    rho: Fraction = 0.96,
-    prior: Fraction = 0.5,
-    prior_count: Positive = 8.0,
+    rho: Annotated[Fraction, "what a prompt's past counts at each new step with an answer to it"] = 0.96,
+    prior: Annotated[Fraction, "success rate of a prompt that is new"] = 0.5,
+    prior_count: Annotated[Positive, "how many answers that first rate is worth"] = 8.0,
     capacity: Capacity = 65536,
-    epsilon: NonNegative = 1e-8,
+    epsilon: Epsilon = 1e-8,
 ) -> tuple[PerSequence, Tracker]:
     r"""Measure each reward against the prompt's own success rate so far and normalise over the step: ``grpo`` with memory for a group.
 

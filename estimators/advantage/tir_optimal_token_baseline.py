@@ -1,6 +1,7 @@
 """The optimal token baseline for answers in turns: what tools wrote does not shift the columns."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from torch import Tensor
 
@@ -25,8 +26,8 @@ def tir_optimal_token_baseline(
     sequences: Sequences,
     correction: PerToken | None = None,
     *,
-    handle_zero_tail: bool = True,
-    epsilon: NonNegative = 1e-8,
+    handle_zero_tail: Annotated[bool, "whether a token alone at its place has no baseline; false: its own return is its baseline"] = True,
+    epsilon: Annotated[NonNegative, "added to the summed energy of a place, which divides"] = 1e-8,
     singleton: Singleton = "zero",
 ) -> Mapping[str, Tensor]:
     r"""Run ``optimal-token-baseline`` over the place of a token among the *sampled* ones of its sequence instead of over its column.

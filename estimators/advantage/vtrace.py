@@ -1,6 +1,7 @@
 """V-trace: what the critic learns from a policy that has moved since, with every ratio cut off at a bound."""
 
 from collections.abc import Mapping
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -24,8 +25,8 @@ def vtrace(
     *,
     gamma: Discount = 1.0,
     lam: Discount = 1.0,
-    clip_rho_threshold: Positive = 1.0,
-    clip_pg_rho_threshold: Positive = 1.0,
+    clip_rho_threshold: Annotated[Positive, "the largest ratio that weighs an error in the critic's targets"] = 1.0,
+    clip_pg_rho_threshold: Annotated[Positive, "the largest ratio that weighs an advantage"] = 1.0,
     log_ratio_bound: LogRatioBound = 20.0,
     bootstrap: Bootstrap = "never",
 ) -> Mapping[str, Tensor]:

@@ -1,5 +1,7 @@
 """Whitening: whatever the estimator gave, shifted and scaled over all tokens of the step."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...numerics import safe_divide
 from ...registry import PerToken, advantage_estimator
@@ -16,7 +18,12 @@ from ...registry.hyper import NonNegative
     },
 )
 def whiten(
-    advantages: PerToken, sequences: Sequences, *, unbiased: bool = True, epsilon: NonNegative = 1e-8, shift_mean: bool = True
+    advantages: PerToken,
+    sequences: Sequences,
+    *,
+    unbiased: Annotated[bool, "whether the variance divides by one less than the count"] = True,
+    epsilon: Annotated[NonNegative, "added to the variance whose root divides"] = 1e-8,
+    shift_mean: Annotated[bool, "whether the mean becomes 0; false: it stays"] = True,
 ) -> PerToken:
     r"""Give the advantages of the step mean 0 and variance 1 over its *tokens*; unlike ``grpo`` it knows no groups, and long answers weigh more.
 

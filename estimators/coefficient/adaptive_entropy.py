@@ -29,8 +29,8 @@ def adaptive_entropy(
     measured: Measured,
     *,
     entropy_coef: First = 0.0,
-    target: Positive = 0.2,
-    delta: Positive = 0.005,
+    target: Annotated[Positive, "the entropy at or below which the bonus is paid [nats]"] = 0.2,
+    delta: Annotated[Positive, "by how much the coefficient moves in a step"] = 0.005,
     coef_min: Lowest = 0.0,
     coef_max: Highest = 1.0,
 ) -> tuple[Tensor, Mapping[str, Tensor]]:

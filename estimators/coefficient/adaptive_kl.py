@@ -28,7 +28,12 @@ def _init(*, kl_coef: float, target: float, horizon: float) -> Mapping[str, Tens
     },
 )
 def adaptive_kl(
-    state: Mapping[str, Tensor], measured: Measured, *, kl_coef: FirstCoef, target: Positive, horizon: Positive
+    state: Mapping[str, Tensor],
+    measured: Measured,
+    *,
+    kl_coef: FirstCoef,
+    target: Annotated[Positive, "the KL that is aimed at [nats]"],
+    horizon: Annotated[Positive, "how slowly it reacts, counted in sequences"],
 ) -> tuple[Tensor, Mapping[str, Tensor]]:
     r"""Raise the coefficient while the KL is above its target and lower it below: unlike ``linear`` it follows what was measured.
 

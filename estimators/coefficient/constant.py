@@ -1,5 +1,7 @@
 """A coefficient that stays what it is."""
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
@@ -13,6 +15,6 @@ from ...registry import coefficient
         "roll": "init_kl_coef without adaptation.",
     }
 )
-def constant(*, value: float) -> Tensor:
+def constant(*, value: Annotated[float, "what the term is multiplied by"]) -> Tensor:
     """Return ``value``, whatever happens; a bare number in a recipe means this. 0-d float64."""
     return torch.tensor(value, dtype=torch.float64)

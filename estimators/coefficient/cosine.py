@@ -16,9 +16,9 @@ from ...registry.hyper import Count
 def cosine(
     step: Tensor,
     *,
-    start: float,
-    end: float,
-    steps: Count,
+    start: Annotated[float, "the coefficient when the warm-up is over"],
+    end: Annotated[float, "the coefficient once all steps are over"],
+    steps: Annotated[Count, "how many steps after the warm-up lead from one to the other"],
     warmup_steps: Annotated[int, Field(ge=0, description="steps in which it rises from 0 to start, before the others")] = 0,
 ) -> Tensor:
     r"""Return ``start`` after the warm-up, ``end`` from ``steps`` later on, and half a cosine between: ``linear`` with soft ends.

@@ -1,5 +1,7 @@
 """A coefficient that moves along a straight line and then stays."""
 
+from typing import Annotated
+
 from torch import Tensor
 
 from ...numerics import accumulator
@@ -8,7 +10,13 @@ from ...registry.hyper import Count
 
 
 @coefficient
-def linear(step: Tensor, *, start: float, end: float, steps: Count) -> Tensor:
+def linear(
+    step: Tensor,
+    *,
+    start: Annotated[float, "the coefficient at step 0"],
+    end: Annotated[float, "the coefficient once all steps are over"],
+    steps: Annotated[Count, "how many steps lead from one to the other"],
+) -> Tensor:
     r"""Return ``start`` at step 0, ``end`` from step ``steps`` on, and the straight line between; it follows time, not the measured term.
 
     .. math:: c = start + (end - start) \cdot \min(step / steps,\, 1)

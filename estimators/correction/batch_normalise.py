@@ -1,6 +1,6 @@
 """Self-normalised weights: divide by their mean over the step, so that a mismatch changes no learning rate."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 
@@ -8,6 +8,8 @@ from ...batch import Sequences
 from ...numerics import accumulator
 from ...registry import PerToken, correction
 from .levels import Weight
+
+Weighting = Annotated[Literal["token", "sequence"], "the mean weight is taken over tokens, or over sequences of their means"]
 
 
 @correction(
@@ -18,7 +20,7 @@ from .levels import Weight
         "slime": "mis.py's `tis_batch_normalize` at level `token`.",
     },
 )
-def batch_normalise(correction: PerToken, sequences: Sequences, *, weighting: Literal["token", "sequence"] = "token") -> Weight:
+def batch_normalise(correction: PerToken, sequences: Sequences, *, weighting: Weighting = "token") -> Weight:
     r"""Return the factor that gives the weights made so far the mean 1; it stands last in a chain, after what truncates.
 
     .. math:: w'_t = \frac{w_t}{\bar w}

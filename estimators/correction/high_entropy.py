@@ -1,5 +1,7 @@
 """80/20 for any policy loss: only tokens at which the policy is undecided take part."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...numerics import quantile
 from ...registry import PerToken, correction
@@ -15,7 +17,12 @@ from .levels import Keep
         "trl": "top_entropy_quantile in its GMPO trainer, whose mean is over the kept tokens; with its other losses use the policy loss."
     },
 )
-def high_entropy(entropy: PerToken, sequences: Sequences, *, top_entropy_quantile: Fraction = 0.2) -> Keep:
+def high_entropy(
+    entropy: PerToken,
+    sequences: Sequences,
+    *,
+    top_entropy_quantile: Annotated[Fraction, "share of the step's tokens, those of highest entropy, that stay"] = 0.2,
+) -> Keep:
     r"""Keep the tokens of highest entropy in the step and drop the others before the policy loss sees them.
 
     .. math:: t \in K \iff H_t \ge q_{1 - \rho}(H)

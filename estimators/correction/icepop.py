@@ -1,5 +1,7 @@
 """IcePop: trust the ratio to the sampler inside a band around 1, and discard the token outside."""
 
+from typing import Annotated
+
 from ...numerics import bounded
 from ...registry import PerToken, correction
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
@@ -23,9 +25,9 @@ def icepop(
     old_log_prob: PerToken,
     rollout_log_prob: PerToken,
     *,
-    lower: NonNegative = 0.5,
-    upper: Positive = 5.0,
-    strict: bool = False,
+    lower: Annotated[NonNegative, "a token with a smaller ratio is dropped"] = 0.5,
+    upper: Annotated[Positive, "a token with a larger ratio is dropped"] = 5.0,
+    strict: Annotated[bool, "whether a token exactly on a bound is dropped too"] = False,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> Both:
     r"""Weigh each token by its own ratio of trainer to sampler inside a band, and drop it outside; ``masked-is`` has wider levels too.

@@ -1,6 +1,6 @@
 """What corrections share: how far trainer and sampler are apart token by token, and that distance at wider levels."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -9,10 +9,16 @@ from ...batch import Sequences
 from ...numerics import bounded, run_mean
 from ...registry import ColumnError, PerToken
 
-Over = Literal["token", "segment", "geometric", "sequence"]
-"""Level of a ratio: of the token, the geometric mean over its turn or over its sequence, the product over its sequence."""
-Aggregation = Literal["token", "segment", "mean", "sum", "max"]
-"""How a statistic of tokens is judged: each token's own, the mean over its turn, or mean, sum or maximum over its sequence."""
+Over = Annotated[
+    Literal["token", "segment", "geometric", "sequence"],
+    "whose ratio: the token's, the mean over its turn or its sequence, or the product over its sequence",
+]
+"""Level of a ratio; both means are geometric."""
+Aggregation = Annotated[
+    Literal["token", "segment", "mean", "sum", "max"],
+    "what is judged: each token's own, the mean over its turn, or mean, sum or maximum over its sequence",
+]
+"""How a statistic of tokens is judged."""
 Weight = tuple[PerToken, None]
 """What a correction returns that weighs each token and drops none."""
 Keep = tuple[None, PerToken]

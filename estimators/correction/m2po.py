@@ -1,5 +1,7 @@
 """M2PO's rejection: bound the second moment of the mismatch over the step, by leaving out as few tokens as that takes."""
 
+from typing import Annotated
+
 import torch
 
 from ...batch import Sequences
@@ -8,13 +10,17 @@ from ...registry import Mean, PerToken, Report, correction
 from ...registry.hyper import Positive
 from .levels import Keep, distance
 
+M2Threshold = Annotated[Positive, "the mean squared log-ratio of the tokens that stay is below this [squared nats]"]
+
 
 @correction(
     paper="arXiv:2510.01161",
     scope="step",
     compat={"areal": "`m2_threshold`, with `denominator: original`; there the moment is that of a micro-batch."},
 )
-def m2po(old_log_prob: PerToken, rollout_log_prob: PerToken, sequences: Sequences, *, m2_threshold: Positive = 0.04) -> tuple[Keep, Report]:
+def m2po(
+    old_log_prob: PerToken, rollout_log_prob: PerToken, sequences: Sequences, *, m2_threshold: M2Threshold = 0.04
+) -> tuple[Keep, Report]:
     r"""Drop the tokens of largest squared log-ratio until the mean of the rest is below a threshold; ``reject-k2`` bounds each one's.
 
     .. math:: \text{keep the most tokens of smallest } d_t^2 \text{ whose mean is} < \theta, \qquad d_t = \ell^{old}_t - \ell^{roll}_t

@@ -1,5 +1,7 @@
 """Masked importance sampling: weigh by the ratio to the sampler, and leave out where it is too far from 1 to be trusted."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...registry import PerToken, correction
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
@@ -27,8 +29,8 @@ def masked_is(
     turns: PerToken | None = None,
     *,
     level: Over = "token",
-    lower: NonNegative | None = 0.5,
-    upper: Positive | None = 2.0,
+    lower: Annotated[NonNegative | None, "what has a smaller weight is dropped; null: no bound"] = 0.5,
+    upper: Annotated[Positive | None, "what has a larger weight is dropped; null: no bound"] = 2.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> Both:
     r"""Weigh by the ratio of trainer to sampler and drop what lies outside a band; ``truncated-is`` keeps it, at the bound.

@@ -1,11 +1,15 @@
 """Off-policy sequence masking: a bad answer that the policy has already moved away from teaches nothing more."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from ...batch import Sequences
 from ...registry import ColumnError, PerToken, correction
 from ...registry.hyper import NonNegative
 from .levels import Keep, distance
+
+Behaviour = Annotated[Literal["rollout", "old"], "whose log-probabilities the policy is compared with: the sampler's, or the old policy's"]
+
+OpsmDelta = Annotated[NonNegative, "mean fall of a sequence's log-probability above which its bad tokens are dropped [nats per token]"]
 
 
 @correction(
@@ -26,8 +30,8 @@ def off_policy_sequence(
     old_log_prob: PerToken | None = None,
     rollout_log_prob: PerToken | None = None,
     *,
-    behaviour: Literal["rollout", "old"] = "rollout",
-    opsm_delta: NonNegative = 0.1,
+    behaviour: Behaviour = "rollout",
+    opsm_delta: OpsmDelta = 0.1,
 ) -> Keep:
     r"""Drop the tokens of negative advantage of sequences that became less likely by more than a threshold, for any loss (``opsm`` clips).
 

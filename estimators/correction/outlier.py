@@ -1,6 +1,7 @@
 """Outlier rejection: a sequence leaves when any of its tokens has a ratio outside a wide band."""
 
 import math
+from typing import Annotated
 
 from ...batch import Sequences
 from ...registry import PerToken, correction
@@ -22,8 +23,8 @@ def outlier(
     rollout_log_prob: PerToken,
     sequences: Sequences,
     *,
-    lower: Positive | None = 1e-4,
-    upper: Positive | None = 100.0,
+    lower: Annotated[Positive | None, "a sequence with a token whose ratio is smaller is dropped; null: no bound"] = 1e-4,
+    upper: Annotated[Positive | None, "a sequence with a token whose ratio is larger is dropped; null: no bound"] = 100.0,
 ) -> Keep:
     r"""Drop a sequence when one ratio of trainer to sampler lies outside a band; ``veto`` looks below only, ``reject-k1`` at sums or means.
 

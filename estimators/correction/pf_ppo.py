@@ -23,7 +23,12 @@ Method = Annotated[Literal["pow", "max_min", "max_random"], Field(description="w
     },
 )
 def pf_ppo(
-    rewards: PerSequence, sequences: Sequences, *, reweight_method: Method = "pow", weight_pow: NonNegative = 2.0, floor: NonNegative = 1e-8
+    rewards: PerSequence,
+    sequences: Sequences,
+    *,
+    reweight_method: Method = "pow",
+    weight_pow: Annotated[NonNegative, "pow: the power of the reward's size that a sequence weighs by"] = 2.0,
+    floor: Annotated[NonNegative, "added to every weight before they are normalised"] = 1e-8,
 ) -> Weight:
     r"""Weigh each sequence by its reward, with mean 1 over the step; no other correction here looks at rewards.
 

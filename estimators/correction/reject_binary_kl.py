@@ -25,8 +25,8 @@ def reject_binary_kl(
     turns: PerToken | None = None,
     *,
     agg: Aggregation = "mean",
-    upper: Positive = 0.02,
-    epsilon: Annotated[float, Field(gt=0, lt=0.5)] = 1e-6,
+    upper: Annotated[Positive, "the largest KL that stays [nats]"] = 0.02,
+    epsilon: Annotated[float, Field(gt=0, lt=0.5), "how far both probabilities are kept from 0 and 1"] = 1e-6,
 ) -> Keep:
     r"""Keep where KL(sampler || trainer) of "this token or another" is small: between a ratio and a difference of probabilities.
 

@@ -1,6 +1,7 @@
 """Rejection by the log-ratio: drop what the trainer finds too much likelier, or too much less likely, than the sampler did."""
 
 import math
+from typing import Annotated
 
 from ...batch import Sequences
 from ...numerics import bounded
@@ -32,8 +33,8 @@ def reject_k1(
     turns: PerToken | None = None,
     *,
     agg: Aggregation = "sum",
-    lower: Positive | None = 0.5,
-    upper: Positive | None = 2.0,
+    lower: Annotated[Positive | None, "the smallest ratio of trainer to sampler that stays; null: no bound"] = 0.5,
+    upper: Annotated[Positive | None, "the largest ratio of trainer to sampler that stays; null: no bound"] = 2.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> Keep:
     r"""Keep where the ratio of trainer to sampler lies in a band, and weigh nothing; ``masked-is`` also weighs by it.

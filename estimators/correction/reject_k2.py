@@ -1,5 +1,7 @@
 """Rejection by the squared log-ratio: drop what has moved too far, whichever way."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...numerics import bounded
 from ...registry import PerToken, correction
@@ -22,7 +24,7 @@ def reject_k2(
     turns: PerToken | None = None,
     *,
     agg: Aggregation = "mean",
-    upper: Positive = 0.02,
+    upper: Annotated[Positive, "the largest half squared log-ratio that stays [squared nats]"] = 0.02,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> Keep:
     r"""Keep where half the squared log-ratio is small; ``reject-k3`` punishes a likelier trainer more than a less likely one.

@@ -1,5 +1,7 @@
 """Rejection by k3: drop where a low-noise estimate of KL(sampler || trainer) is too large."""
 
+from typing import Annotated
+
 import torch
 
 from ...batch import Sequences
@@ -23,8 +25,8 @@ def reject_k3(
     turns: PerToken | None = None,
     *,
     agg: Aggregation = "mean",
-    upper: Positive = 0.01,
-    inverse: bool = False,
+    upper: Annotated[Positive, "the largest estimate of the KL that stays [nats]"] = 0.01,
+    inverse: Annotated[bool, "whether the log-ratio is taken with the other sign, which punishes a less likely trainer more"] = False,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> Keep:
     r"""Keep where the estimated KL of the sampler from the trainer is small; ``reject-k2`` treats both directions alike.

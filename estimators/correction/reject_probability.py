@@ -1,5 +1,7 @@
 """Rejection by the difference of probabilities: what hardly ever happens may have any ratio, what often happens may not."""
 
+from typing import Annotated
+
 import torch
 
 from ...batch import Sequences
@@ -25,9 +27,9 @@ def reject_probability(
     turns: PerToken | None = None,
     *,
     agg: Aggregation = "token",
-    lower: float | None = -0.2,
-    upper: float | None = 0.2,
-    absolute: bool = False,
+    lower: Annotated[float | None, "the smallest change of probability from sampler to trainer that stays; null: no bound"] = -0.2,
+    upper: Annotated[float | None, "the largest change of probability from sampler to trainer that stays; null: no bound"] = 0.2,
+    absolute: Annotated[bool, "whether the change counts by its size alone"] = False,
 ) -> Keep:
     r"""Keep where the probability has changed little; by ratios (``reject-k1``) rare tokens are rejected most, here the likely ones.
 

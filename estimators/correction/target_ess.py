@@ -22,8 +22,8 @@ def target_ess(
     sequences: Sequences,
     turns: PerToken | None = None,
     *,
-    fraction: Annotated[float, Field(gt=0, le=1)] = 0.9,
-    by: Literal["temper", "cap"] = "temper",
+    fraction: Annotated[float, Field(gt=0, le=1), "effective sample size that the weights must leave, as a share of the samples"] = 0.9,
+    by: Annotated[Literal["temper", "cap"], "what is searched for: the power of the ratios, or their cap"] = "temper",
     level: Over = "token",
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[Weight, Report]:

@@ -1,5 +1,7 @@
 """Truncated importance sampling: weigh by how much likelier the trainer finds what the sampler chose, up to a cap."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...registry import Mean, PerToken, Report, correction
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
@@ -30,8 +32,8 @@ def truncated_is(
     turns: PerToken | None = None,
     *,
     level: Over = "token",
-    cap: Positive | None = 2.0,
-    floor: NonNegative = 0.0,
+    cap: Annotated[Positive | None, "the largest weight; null: no limit"] = 2.0,
+    floor: Annotated[NonNegative, "the smallest weight"] = 0.0,
     log_ratio_bound: LogRatioBound = 20.0,
 ) -> tuple[Weight, Report]:
     r"""Multiply the loss by the capped ratio of trainer to sampler; ``masked-is`` drops what this one caps.

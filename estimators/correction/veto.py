@@ -1,6 +1,7 @@
 """Veto: one token that the trainer finds all but impossible spoils the whole sequence."""
 
 import math
+from typing import Annotated
 
 from ...batch import Sequences
 from ...registry import PerToken, correction
@@ -14,7 +15,13 @@ from .levels import Keep, distance, without
     suits={"threshold": "< 1"},
     compat={"slime": "mis.py's `rs_veto_threshold` is `threshold`."},
 )
-def veto(old_log_prob: PerToken, rollout_log_prob: PerToken, sequences: Sequences, *, threshold: Positive = 1e-4) -> Keep:
+def veto(
+    old_log_prob: PerToken,
+    rollout_log_prob: PerToken,
+    sequences: Sequences,
+    *,
+    threshold: Annotated[Positive, "a sequence with a token whose ratio is smaller is dropped"] = 1e-4,
+) -> Keep:
     r"""Drop a sequence as soon as one of its ratios of trainer to sampler is below a threshold; ``outlier`` also bounds them above.
 
     .. math:: \text{kept where } \min_{s} e^{d_s} \ge threshold, \qquad d_t = \ell^{old}_t - \ell^{roll}_t

@@ -1,5 +1,7 @@
 """Groups that are neither too easy nor too hard."""
 
+from typing import Annotated
+
 from ...batch import Sequences
 from ...numerics import accumulator
 from ...registry import PerSequence, sequence_filter
@@ -15,7 +17,12 @@ from ..reward.ranges import Range
         "torchrl": "use `group-mean-bounds` with its keep_return_bounds.",
     },
 )
-def group_mean_bounds(rewards: PerSequence, sequences: Sequences, *, reward_range: Range = (0.0, 1.0)) -> PerSequence:
+def group_mean_bounds(
+    rewards: PerSequence,
+    sequences: Sequences,
+    *,
+    reward_range: Annotated[Range, "the two mean rewards strictly between which a group stays"] = (0.0, 1.0),
+) -> PerSequence:
     r"""Keep the groups whose mean reward lies strictly between two bounds; ``group-spread`` asks whether their rewards differ instead.
 
     .. math:: a < \operatorname{mean}_g s < b

@@ -32,7 +32,7 @@ def group_spread(
     rewards: PerSequence,
     sequences: Sequences,
     *,
-    by: Literal["range", "std"] = "range",
+    by: Annotated[Literal["range", "std"], "how spread is measured: highest less lowest reward, or unbiased deviation"] = "range",
     tolerance: Tolerance = 1e-6,
     singleton: Alone = "keep",
 ) -> PerSequence:

@@ -1,9 +1,11 @@
 """full: the KL itself, summed over the whole vocabulary instead of estimated from the sampled token."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from ...numerics import forward_kl, reverse_kl
 from ...registry import PerToken, Vocab, kl_estimator
+
+Direction = Annotated[Literal["reverse", "forward"], "reverse is KL(policy, reference), forward is KL(reference, policy)"]
 
 
 @kl_estimator(
@@ -14,7 +16,7 @@ from ...registry import PerToken, Vocab, kl_estimator
         "verl": "knows the name `full` and raises NotImplementedError.",
     },
 )
-def full(logits: Vocab, ref_logits: Vocab, *, direction: Literal["reverse", "forward"] = "reverse") -> PerToken:
+def full(logits: Vocab, ref_logits: Vocab, *, direction: Direction = "reverse") -> PerToken:
     r"""Return the exact divergence at each token: no noise where ``k1``, ``k2`` and ``k3`` have some, and the KL's own gradient.
 
     .. math:: KL(\pi \| \pi^{ref}) = \sum_v \pi_v \log \frac{\pi_v}{\pi^{ref}_v} \ (\text{reverse}) \qquad\text{or}\qquad

@@ -24,7 +24,10 @@ from torch import Tensor
 from ...numerics import score_weight, scored, straight_through
 from ...registry import ColumnError
 
-Gradient = Literal["own", "straight-through", "unbiased", "importance-token"]
+Gradient = Annotated[
+    Literal["own", "straight-through", "unbiased", "importance-token"],
+    "of the estimate itself, of the KL on policy, of the KL whoever sampled, or of the weighted estimate",
+]
 Anchor = Annotated[
     Literal["old", "rollout", "current"],
     Field(description="whose log-probabilities the importance ratio is taken against; current: 1, but with its gradient"),

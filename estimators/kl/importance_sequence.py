@@ -34,7 +34,7 @@ def importance_sequence(
     old_log_prob: PerToken | None = None,
     rollout_log_prob: PerToken | None = None,
     *,
-    estimate: Literal["k1", "k2", "k3", "abs"] = "k3",
+    estimate: Annotated[Literal["k1", "k2", "k3", "abs"], "which estimate of the KL each token has"] = "k3",
     ratio: Ratio = "geometric",
     anchor: Anchor = "old",
     log_ratio_bound: LogRatioBound = 20.0,

@@ -1,5 +1,7 @@
 """Rewards within bounds: no judge pays or punishes more than so much."""
 
+from typing import Annotated
+
 from ...registry import PerSequence, reward_term
 from .ranges import Range
 
@@ -13,7 +15,9 @@ from .ranges import Range
         "trl": "use `clip-rewards` with the reward_clip_range of its RLOO trainer.",
     },
 )
-def clip_rewards(rewards: PerSequence, *, reward_clip_range: Range = (-10.0, 10.0)) -> PerSequence:
+def clip_rewards(
+    rewards: PerSequence, *, reward_clip_range: Annotated[Range, "the lowest and the highest reward that are left"] = (-10.0, 10.0)
+) -> PerSequence:
     r"""Cut the rewards off at two bounds; unlike ``clip-advantages`` before anybody compares them.
 
     .. math:: s'_i = \operatorname{clip}(s_i,\, a,\, b)

@@ -1,5 +1,7 @@
 """A price on length: of answers to the same prompt those pay most that read, wrote and asked the most."""
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
@@ -20,9 +22,9 @@ def length_penalty(
     prompt_lengths: PerSequence | None = None,
     turns: PerToken | None = None,
     *,
-    num_output_tokens_weight: NonNegative = 0.25,
-    num_input_tokens_weight: NonNegative = 0.1,
-    num_turns_weight: NonNegative = 0.1,
+    num_output_tokens_weight: Annotated[NonNegative, "share of the group's mean reward that the most sampled tokens cost"] = 0.25,
+    num_input_tokens_weight: Annotated[NonNegative, "share of the group's mean reward that the longest prompt costs"] = 0.1,
+    num_turns_weight: Annotated[NonNegative, "share of the group's mean reward that the most turns cost"] = 0.1,
 ) -> PerSequence:
     r"""Take a share of the *group's mean* from each reward, by its costs relative to the group's highest; ``overlong`` knows no group.
 

@@ -11,6 +11,10 @@ from ...registry.hyper import Count, NonNegative
 MaxLength = Annotated[Count, Field(description="tokens that a response may have")]
 Buffer = Annotated[Count, Field(description="tokens before that limit over which the punishment grows")]
 
+Length = Annotated[
+    Literal["sampled", "response"], "what counts as length: sampled tokens, or all up to the last sampled one, tools' output included"
+]
+
 
 @reward_term(
     aliases=("soft_overlong_punishment", "reward_overlong_penalty"),
@@ -32,9 +36,9 @@ def overlong(
     *,
     max_resp_len: MaxLength,
     overlong_buffer_len: Buffer,
-    penalty_factor: NonNegative = 1.0,
-    bounded: bool = True,
-    length: Literal["sampled", "response"] = "sampled",
+    penalty_factor: Annotated[NonNegative, "what a response at the limit pays [reward]"] = 1.0,
+    bounded: Annotated[bool, "whether what lies past the limit costs no more; false: it costs ever more"] = True,
+    length: Length = "sampled",
 ) -> PerSequence:
     r"""Take from the reward what the response exceeds the start of the buffer by; unlike ``stop-properly`` it warns before the limit.
 

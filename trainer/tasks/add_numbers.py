@@ -10,7 +10,11 @@ from .task import ExactMatch, Item, Task
 
 
 @task
-def add_numbers(*, digits: Annotated[int, Ge(1), Le(12)] = 2, seed: int = 0) -> Task:
+def add_numbers(
+    *,
+    digits: Annotated[int, Ge(1), Le(12), "the most digits of a summand"] = 2,
+    seed: Annotated[int, "decides the order of the training sums"] = 0,
+) -> Task:
     """Add two numbers: ``7+35=`` is answered by ``42``.
 
     Parameters

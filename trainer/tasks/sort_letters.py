@@ -11,7 +11,11 @@ from .task import ExactMatch, Item, Task
 
 
 @task
-def sort_letters(*, letters: Annotated[int, Ge(2), Le(24)] = 5, seed: int = 0) -> Task:
+def sort_letters(
+    *,
+    letters: Annotated[int, Ge(2), Le(24), "how many letters there are to sort"] = 5,
+    seed: Annotated[int, "decides the order of the training items"] = 0,
+) -> Task:
     """Sort letters: ``cab:`` is answered by ``abc``.
 
     Parameters

@@ -12,7 +12,10 @@ from .task import ExactMatch, Item, Task
 
 @task
 def spell_backward(
-    *, min_letters: Annotated[int, Ge(3), Le(12)] = 3, max_letters: Annotated[int, Ge(3), Le(12)] = 6, seed: int = 0
+    *,
+    min_letters: Annotated[int, Ge(3), Le(12), "length of the shortest words"] = 3,
+    max_letters: Annotated[int, Ge(3), Le(12), "length of the longest words"] = 6,
+    seed: Annotated[int, "decides the order of the training words"] = 0,
 ) -> Task:
     """Spell an English word backward: ``cat>``, spaces before it, is answered by ``tac``.
 
