@@ -10,6 +10,7 @@ __all__ = [
     "Catalog",
     "ColumnError",
     "Logits",
+    "LossHead",
     "LossaryError",
     "Max",
     "Mean",
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
     from . import registry as registry
     from .batch import Batch, Ranks, Sequences
     from .builtin import RecipeWarning, catalog, compose
-    from .pipeline import Logits, Objective, load_recipe
+    from .pipeline import Logits, LossHead, Objective, load_recipe
     from .registry import (
         Catalog,
         ColumnError,
@@ -86,7 +87,7 @@ else:
     _HOME = {
         **dict.fromkeys(["Batch", "Ranks", "Sequences"], "batch"),
         **dict.fromkeys(["RecipeWarning", "catalog", "compose"], "builtin"),
-        **dict.fromkeys(["Logits", "Objective", "load_recipe"], "pipeline"),
+        **dict.fromkeys(["Logits", "LossHead", "Objective", "load_recipe"], "pipeline"),
     }
     _HOME |= {name: "registry" for name in __all__ if name not in _HOME}
     _FOLDERS = {"batch", "numerics", "pipeline", "registry"}

@@ -220,6 +220,22 @@ class Batch:
         inner = replace(self.kept, within=places).select(keep.index_select(0, where))
         return replace(part, kept=inner)
 
+    def window(self, a: int, b: int) -> Self:
+        """Return the tokens from ``a`` up to ``b``, wherever sequences begin, without a copy: for what looks at one token at a time.
+
+        Sequences are those of the whole batch; of them only ``spread`` means anything here.
+        """
+        columns = {n: x[a:b] if self.levels[n] is Level.TOKEN else x for n, x in self.columns.items()}
+        weights = {n: x[a:b] for n, x in self.weights.items()}
+        sequences = replace(self.sequences, index=self.sequences.index[a:b])
+        return replace(self, sequences=sequences, columns=columns, weights=weights, kept=None, within=None)
+
+    @property
+    def dropped_tokens(self) -> Tensor:
+        """``[N - K]``: where the tokens lie that are not in ``kept``. Never waits for the device."""
+        left = torch.ones_like(self.sequences.index, dtype=torch.bool).index_fill(0, self.kept_tokens, False)
+        return torch.nonzero_static(left, size=left.shape[0] - self.kept_tokens.shape[0]).squeeze(1)
+
     def keeping(self, keep: Tensor) -> Self:
         """Return the same batch in which the actor's terms see fewer tokens (``keep``: bool, one per token that they see now).
 

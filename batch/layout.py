@@ -53,6 +53,11 @@ class Layout:
         hint = f" An output over prompt and response ({flat.shape[1]} positions) is cut by pack(x, shift=True)." if longer else ""
         raise ColumnError(f"{name} has the shape {list(flat.shape)}; expected {expected}.{hint}")
 
+    def pack_rows(self, x: Tensor, name: str = "the tensor") -> Tensor:
+        """Return the packed tokens ``[N, K]`` of what has one more axis, whose length must not be taken for that of padded rows."""
+        packed = x.dim() == 2 and not x.is_nested and x.shape[0] == self.source.shape[0]
+        return x if packed and self.width is not None else self.pack(x, name)
+
     def _pack_flat(self, x: Tensor, name: str, shift: bool) -> Tensor:
         n, total = self.source.shape[0], self.positions
         if shift and not self.shiftable:

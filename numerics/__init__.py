@@ -8,6 +8,7 @@ from .mismatch import mismatch
 from .noise import hashed_uniform
 from .quantile import quantile, segment_quantile
 from .ratio import bounded, bounded_log_ratio, capped, clipped_surrogate, scored
+from .rows import Read, Slopes, Softening, read_rows, write_slopes
 from .runs import run_mean
 from .scan import scan
 from .score import score_loss
@@ -17,6 +18,9 @@ from .sums import accumulator, safe_divide
 from .vocabulary import entropy_of, log_prob_of, sum_pi_squared_of, widened
 
 __all__ = [
+    "Read",
+    "Slopes",
+    "Softening",
     "accumulator",
     "adaptive_kl",
     "bin_centres",
@@ -38,6 +42,7 @@ __all__ = [
     "mismatch",
     "probability_shift",
     "quantile",
+    "read_rows",
     "renormalised",
     "reverse_kl",
     "run_mean",
@@ -56,4 +61,5 @@ __all__ = [
     "weighted_gap",
     "widened",
     "with_tail",
+    "write_slopes",
 ]

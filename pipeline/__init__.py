@@ -3,6 +3,7 @@
 from .bound import Bound
 from .build import bind, build, survey
 from .document import Document, read_yaml, scalar
+from .head import LossHead, Scores
 from .objective import LossOut, Objective
 from .recipe import Recipe, bundled_recipes, load_recipe
 from .terms import Plan
@@ -12,10 +13,12 @@ __all__ = [
     "Bound",
     "Document",
     "Logits",
+    "LossHead",
     "LossOut",
     "Objective",
     "Plan",
     "Recipe",
+    "Scores",
     "bind",
     "build",
     "bundled_recipes",

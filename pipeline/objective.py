@@ -14,11 +14,12 @@ from .bound import Bound, View, scalar_like
 from .correcting import WEIGHT, corrected
 from .estimating import Estimator, coefficient_of
 from .memory import Memory
-from .metrics import Measure, combined, measure
+from .metrics import Measure, added, combined, measure
 from .needs import needs, require
+from .piecewise import READ, Pieces, Policy, passing
 from .planning import costs_of, packed, part_of, parts_needed, shuffled, units_of
-from .summing import Outputs, certain, side_of, summed
-from .terms import Plan
+from .summing import Outputs, Side, certain, side_of, summed
+from .terms import Plan, Term
 from .vocabulary import Logits
 
 
@@ -30,7 +31,8 @@ class LossOut:
     actor: Tensor
     critic: Tensor
     terms: Mapping[str, Tensor]
-    """Each term's share of the step's mean, before its coefficient and before any factor for the averaging of gradients."""
+    """Each term's share of the step's mean, before its coefficient and before any factor for the averaging of gradients. Without a
+    gradient where a head's one pass did the term."""
     reports: Mapping[str, Measure]
 
 
@@ -57,6 +59,7 @@ class Objective:
         self.plan, self.ranks, self.memory, self.seed, self.chunk_tokens = plan, ranks, Memory(), seed, chunk_tokens
         self._needs_of_model = needs(plan, "loss")
         self._certain = certain(plan)
+        self._passing, self.one_pass = passing(plan)
         self._draws = any(name == "noise" for t in plan.terms for name, _, _ in t.bound.levels)
         self._estimate = Estimator(plan, self.memory, ranks)
 
@@ -236,13 +239,15 @@ class Objective:
         ref_logits: Tensor | Logits | None = None,
         teacher_logits: Tensor | Logits | None = None,
         value_logits: Tensor | Logits | None = None,
+        policy: Policy | None = None,
         host_divides_by: int = 1,
     ) -> LossOut:
         """Return the loss of one micro-batch; its parts add up over micro-batches and ranks to the loss of the step.
 
         ``log_prob``, ``entropy``, ``values``: ``[N]`` packed, or in the batch's padded or nested shape; ``log_z``: ``[S]``. Logits have
         one more axis, or are ``Logits(hidden, weight)``, of which only chunks are ever spelt out. Half precision is widened here.
-        ``host_divides_by`` undoes a host that divides every micro-batch's loss by the number of accumulated ones. Never waits for the
+        ``policy=head.on(hidden)`` stands for log_prob, entropy and logits: then ``[N, V]`` is never there, and ``out.terms`` of what its one
+        pass did are without gradients. ``host_divides_by`` undoes a host that divides every micro-batch's loss by the number of accumulated ones. Never waits for the
         device. Even a micro-batch without any token gives a loss that ``backward`` accepts, with gradient 0.
         """
         if not isinstance(host_divides_by, int) or host_divides_by < 1:
@@ -251,29 +256,87 @@ class Objective:
             raise LossaryError("this batch was not weighed: call objective.weigh(batch) once per optimizer step, then split, then loss.")
         given = {"log_prob": log_prob, "entropy": entropy, "values": values, "log_z": log_z, "logits": logits}
         given |= {"ref_logits": ref_logits, "teacher_logits": teacher_logits, "value_logits": value_logits}
+        factor = self.ranks.grad_average * host_divides_by
+        if policy is not None:
+            return self._loss_through(policy, micro, given, factor)
         outputs = Outputs.of(given, micro, self._needs_of_model)
         reports: dict[str, Measure] = {}
-        roles = {t.role for t in self.plan.terms}
-        sides = {role: side_of(self.plan, role, micro, outputs, reports) for role in sorted(roles)}
+        terms, _ = self._terms(self.plan.terms, micro, outputs, reports)
+        return self._out(micro, outputs, terms, reports, factor)
+
+    def _loss_through(self, policy: Policy, micro: Batch, given: dict[str, Any], factor: int) -> LossOut:
+        """Return the loss of hidden states: what looks at one token at a time by the head's one pass, the rest by log-probs that it gives."""
+        if told := [name for name in READ if given[name] is not None]:
+            raise ColumnError(f"loss was given {told[0]} and a policy, which has its own; leave one of them out.")
+        policy, ids = policy.packed(micro.layout), micro["token_ids"].long()
+        if not self.one_pass:
+            given["log_prob"], given["entropy"] = policy.scores(ids)
+        outputs = Outputs.of(given, micro, {name: who for name, who in self._needs_of_model.items() if name not in READ})
+        reports: dict[str, Measure] = {}
+        terms, sides = self._terms([t for t in self.plan.terms if t not in self._passing], micro, outputs, reports)
+        if not self.one_pass and "actor" not in sides:  # rules that compare tokens must see them all
+            sides["actor"] = side_of(self.plan, "actor", micro, outputs, reports)
+        if not self._passing:
+            return self._out(micro, outputs, terms, reports, factor)
+        inner, rows, seen, said = micro, outputs.rows_of("actor"), policy, ids
+        if micro.kept is not None:
+            inner, where = micro.kept, micro.kept_tokens
+            rows = {name: r.select(where) for name, r in rows.items()}
+            seen, said = policy.take(where), ids.index_select(0, where)
+        pieces = Pieces(self.plan, self._passing, inner, micro.coefficients, rows, self.memory, sides.get("actor"), dict(reports))
+        total = seen.passed(said, pieces, factor)
+        reports.update(pieces.reports)
+        if self.one_pass:
+            reports.setdefault("actor/entropy", self._entropy(policy, micro, ids, pieces))
+        return self._out(micro, outputs, {**terms, **pieces.values()}, reports, factor, total, policy.dtype)
+
+    @torch.no_grad()
+    def _entropy(self, policy: Policy, micro: Batch, ids: Tensor, pieces: Pieces) -> Measure:
+        """Return the entropy of all tokens, those included that corrections dropped and no pass saw."""
+        found = list(pieces.entropy)
+        if micro.kept is not None:
+            gone = micro.dropped_tokens
+            found.append(measure(policy.take(gone).scores(ids.index_select(0, gone))[1], "entropy"))
+        return added({"": m} for m in found)[""]
+
+    def _terms(
+        self, terms: Iterable[Term], micro: Batch, outputs: Outputs, reports: dict[str, Measure]
+    ) -> tuple[dict[str, Tensor], dict[str, Side]]:
+        """Return what terms come to over all tokens of a micro-batch at once, before their coefficients, and what they saw."""
+        terms = tuple(terms)
+        sides = {role: side_of(self.plan, role, micro, outputs, reports) for role in sorted({t.role for t in terms})}
+        return {t.name: summed(t, sides[t.role], self.memory, self.chunk_tokens, reports) for t in terms}, sides
+
+    def _out(
+        self,
+        micro: Batch,
+        outputs: Outputs,
+        terms: Mapping[str, Tensor],
+        reports: dict[str, Measure],
+        factor: int,
+        passed: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> LossOut:
+        """Add up terms; ``passed`` is what those of the head's pass come to together, with their gradient."""
+        assert micro.totals is not None
         # Of a step's tokens; the shares of its micro-batches add up to 1, so a loss over several steps is reported as their mean.
         share = torch.full_like(micro.totals.tokens, micro.sequences.index.shape[0]) / micro.totals.tokens.clamp(min=1)
-        terms: dict[str, Tensor] = {}
-        parts: dict[str, list[Tensor]] = {"actor": [], "critic": []}
+        parts: dict[str, list[Tensor]] = {"actor": [] if passed is None else [passed], "critic": []}
         for term in self.plan.terms:
-            terms[term.name] = value = summed(term, sides[term.role], self.memory, self.chunk_tokens, reports)
+            value = terms[term.name]
             reports[term.metric] = Measure("mean", value.detach(), share)
             if term.coefficient.fixed != 1:
                 coefficient = micro.coefficients[term.name]
                 reports[f"{term.role}/{term.name}_coef"] = Measure("mean", coefficient * share, share)
                 value = coefficient * value
-            parts[term.role].append(value)
+            if passed is None or term not in self._passing:
+                parts[term.role].append(value)
         if "entropy" in outputs.columns:
             reports.setdefault("actor/entropy", measure(outputs.columns["entropy"], "entropy"))
         anchors = {role: outputs.anchors(role, self._certain) for role in parts}
         sums = {role: _joined(parts[role], anchors[role], micro) for role in parts}
         reports.update({f"{role}/loss": Measure("mean", sums[role].detach(), share) for role in parts if parts[role]})
-        factor = self.ranks.grad_average * host_divides_by
-        dtype = outputs.dtype
+        dtype = dtype or outputs.dtype
         actor, critic = ((sums[role] * factor if factor != 1 else sums[role]).to(dtype) for role in ("actor", "critic"))
         # A role without terms still carries its anchors, unless the model brought nothing for it.
         return LossOut(actor + critic if anchors["critic"] or parts["critic"] else actor, actor, critic, terms, reports)

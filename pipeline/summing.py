@@ -11,7 +11,7 @@ from ..batch import Batch
 from ..numerics import accumulator
 from ..registry import ColumnError, Level
 from .bound import Bound, View, scalar_like
-from .correcting import WEIGHT, decided
+from .correcting import WEIGHT, Made, decided
 from .memory import Memory
 from .metrics import Measure, measure
 from .needs import MODEL
@@ -77,6 +77,10 @@ class Outputs:
         found = [x.dtype for x in (*self.columns.values(), *(r.x for r in self.rows.values()))]
         return found[0] if found and found[0] in (torch.float32, torch.float64) else torch.float32
 
+    def rows_of(self, role: str) -> dict[str, Rows]:
+        """Return what one role has per word."""
+        return {n: r for n, r in self.rows.items() if (n in CRITIC) == (role == "critic")}
+
     def made(self, role: str) -> dict[str, tuple[Any, Level]]:
         """Return the columns of one role with their levels."""
         chosen = {n: x for n, x in self.columns.items() if (n in CRITIC) == (role == "critic")}
@@ -100,12 +104,18 @@ def certain(plan: Plan) -> frozenset[str]:
 def side_of(plan: Plan, role: str, micro: Batch, outputs: Outputs, reports: dict[str, Measure]) -> Side:
     """Return what one role's terms see: the critic's all tokens, the actor's those that corrections left."""
     made = outputs.made(role)
-    rows = {n: r for n, r in outputs.rows.items() if (n in CRITIC) == (role == "critic")}
+    rows = outputs.rows_of(role)
     batch = micro
     if role == "actor" and micro.kept is not None:
         batch, where = micro.kept, micro.kept_tokens
         made = {n: (x.index_select(0, where) if level is Level.TOKEN else x, level) for n, (x, level) in made.items()}
         rows = {n: r.select(where) for n, r in rows.items()}
+    return shown(plan, role, batch, made, rows, reports)
+
+
+def shown(plan: Plan, role: str, batch: Batch, made: Made, rows: Mapping[str, Rows], reports: dict[str, Measure]) -> Side:
+    """Return a side of some tokens, after the rules that decide in ``loss``."""
+    made = dict(made)
     if role == "actor" and plan.old_log_prob == "current" and "log_prob" in made:
         made["old_log_prob"] = (made["log_prob"][0].detach(), Level.TOKEN)
     view = View(batch, batch.sequences, made, totals=batch.totals)
@@ -123,13 +133,28 @@ def _decided(rules: list[Bound], side: Side, reports: dict[str, Measure]) -> Sid
     weight, keep = decided(rules, replace(side.view, made=quiet), sofar, reports)
     if keep is not None:  # cut before the arithmetic: behind it a gradient of 0 could still meet an infinite slope
         cut = {n: (torch.where(keep, x, x.detach()) if level is Level.TOKEN else x, level) for n, (x, level) in made.items()}
-        side = replace(side, view=replace(side.view, made=cut), keep=keep)
+        rows = {n: replace(r, keep=keep) for n, r in side.rows.items()}
+        side = replace(side, view=replace(side.view, made=cut), rows=rows, keep=keep)
     return replace(side, view=replace(side.view, made={**side.view.made, WEIGHT: (weight, Level.TOKEN)}), weight=weight)
 
 
 def summed(term: Term, side: Side, memory: Memory, chunk: int, reports: dict[str, Measure]) -> Tensor:
     """Return a term's share of the step's mean; what it reported goes to ``reports`` under its role."""
-    bound, batch, view, sequences = term.bound, side.batch, side.view, side.batch.sequences
+    loss = unreduced(term, side, memory, chunk, reports)
+    level = term.bound.component.returns or Level.TOKEN
+    if watched(term):
+        memory.observe(term.coefficient.key, loss, side.batch.sequences, level)
+    return weighed(term, side, loss, level)
+
+
+def watched(term: Term) -> bool:
+    """Whether its coefficient wants to know what it came to."""
+    return term.coefficient.bound is not None and "measured" in term.coefficient.bound.reads
+
+
+def unreduced(term: Term, side: Side, memory: Memory, chunk: int | None, reports: dict[str, Measure]) -> Tensor:
+    """Return a term's loss for each token, sequence or group of a side; without ``chunk`` the logits are there, and are few."""
+    bound, batch, view = term.bound, side.batch, side.view
     if "step" in bound.reads:
         view = replace(view, step=scalar_like(memory.step, batch.rows))
     measured: Mapping[str, Measure]
@@ -141,20 +166,18 @@ def summed(term: Term, side: Side, memory: Memory, chunk: int, reports: dict[str
         measured = {name: measure(x, bound.who) for name, x in report.items()}
     if torch.is_grad_enabled() and not loss.requires_grad and _learns(bound, side):
         raise ColumnError(f"{bound.who} returned a loss without a gradient, though the model's output has one; was it detached?")
-    level = bound.component.returns or Level.TOKEN
-    if term.coefficient.bound is not None and "measured" in term.coefficient.bound.reads:
-        memory.observe(term.coefficient.key, loss, sequences, level)
     for name, m in measured.items():
         taken = f"{term.role}/{name}" in reports  # two terms may measure the same thing of different columns
         reports[f"{term.role}/{term.name}_{name}" if taken else f"{term.role}/{name}"] = m
-    return _weighed(term, side, loss, level)
+    return loss
 
 
 def _learns(bound: Bound, side: Side) -> bool:
     return bound.learns(side.view) or any(rows.requires_grad for name, rows in side.rows.items() if name in bound.reads)
 
 
-def _weighed(term: Term, side: Side, loss: Tensor, level: Level) -> Tensor:
+def weighed(term: Term, side: Side, loss: Tensor, level: Level) -> Tensor:
+    """Return the weighted sum of a term's losses."""
     sequences, weight = side.batch.sequences, side.batch.weights[term.aggregation]
     if side.weight is not None and term.bound.component.kind.name == "policy_loss" and WEIGHT not in term.bound.reads:
         weight = weight * side.weight

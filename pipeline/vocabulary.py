@@ -9,11 +9,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from ..batch.layout import Layout
+from ..numerics import Softening
 from ..registry import FIELDS, ColumnError, Level
 from .bound import SPECIAL, Bound, View
 from .metrics import Measure, added, measure
 
 VOCAB = tuple(name for name, c in FIELDS.items() if c.level is Level.VOCAB)
+POLICIES = ("logits", "ref_logits", "teacher_logits")
 """Names of what has one value per token and word."""
 
 
@@ -22,19 +24,18 @@ class Logits:
     """Logits that are not there yet: hidden states and the head that turns a chunk of them into ``[n, V]`` when a term asks.
 
     ``hidden`` is ``[N, H]`` packed, or in the batch's padded or nested shape; ``weight`` is ``[V, H]``; ``scale`` multiplies
-    the logits (1 / temperature). Gradients reach hidden states, weight and bias. A tensor of logits is accepted wherever this is.
+    the logits (1 / temperature) after ``softcap``, if there is one, has bent them: ``softcap * tanh(logits / softcap)``. Gradients reach hidden states, weight and bias. A tensor of logits is accepted wherever this is.
     """
 
     hidden: Tensor
     weight: Tensor
     bias: Tensor | None = None
     scale: float = 1.0
+    softcap: float | None = None
 
     def rows(self, x: Tensor) -> Tensor:
         """Return the logits of some hidden states, in float32 or wider."""
-        logits = torch.nn.functional.linear(x, self.weight, self.bias)
-        wide = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-        return wide if self.scale == 1 else wide * self.scale
+        return Softening(self.scale, self.softcap)(torch.nn.functional.linear(x, self.weight, self.bias))
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,8 @@ class Rows:
 
     x: Tensor
     head: Logits | None = None
+    keep: Tensor | None = None
+    """``[N]``: rows that were dropped are read as zeros: not even a NaN of theirs reaches anything."""
 
     @classmethod
     def packed(cls, given: "Tensor | Logits", layout: Layout, name: str) -> "Rows":
@@ -50,10 +53,15 @@ class Rows:
         if not isinstance(given, (Tensor, Logits)):
             raise ColumnError(f"{name} is {type(given).__name__}; expected a tensor of logits or Logits(hidden, weight).")
         x = given if isinstance(given, Tensor) else given.hidden
-        packed = layout.pack(x, name)
+        packed = layout.pack_rows(x, name)
         if packed.dim() != 2 or not packed.is_floating_point():
             raise ColumnError(f"{name} is {packed.dtype} {list(packed.shape)} after packing; expected real numbers [tokens, words].")
         return cls(packed, None if isinstance(given, Tensor) else given)
+
+    @property
+    def words(self) -> int:
+        """How many there are to a row."""
+        return self.x.shape[1] if self.head is None else self.head.weight.shape[0]
 
     @property
     def requires_grad(self) -> bool:
@@ -72,6 +80,8 @@ class Rows:
     def logits(self, a: int, b: int) -> Tensor:
         """Return the logits of a chunk."""
         x = self.x[a:b]
+        if self.keep is not None:
+            x = torch.where(self.keep[a:b, None], x, 0.0)
         if self.head is not None:
             return self.head.rows(x)
         return x if x.dtype in (torch.float32, torch.float64) else x.float()
@@ -82,8 +92,11 @@ def over_words(bound: Bound) -> bool:
     return not bound.reads.isdisjoint(VOCAB)
 
 
-def in_chunks(bound: Bound, view: View, rows: Mapping[str, Rows], chunk: int) -> tuple[Tensor, dict[str, Measure]]:
-    """Run a component over chunks of tokens; nothing of size ``V`` outlives its chunk, also not for the backward pass."""
+def in_chunks(bound: Bound, view: View, rows: Mapping[str, Rows], chunk: int | None) -> tuple[Tensor, dict[str, Measure]]:
+    """Run a component over chunks of tokens; nothing of size ``V`` outlives its chunk, also not for the backward pass.
+
+    Without ``chunk`` this is one already: everything is there and is kept as long as autograd wants it.
+    """
     tokens = view.sequences.index.shape[0]
     columns: dict[str, Any] = {}
     for name, level, optional in bound.levels:
@@ -91,6 +104,11 @@ def in_chunks(bound: Bound, view: View, rows: Mapping[str, Rows], chunk: int) ->
             columns[name] = view.get(name, level, optional, bound.who)
         elif name not in rows and not optional:
             raise ColumnError(f"{bound.who} needs {name!r}: loss(micro, {name}=logits) or loss(micro, {name}=Logits(hidden, weight)).")
+
+    sizes = {name: rows[name].words for name, _, _ in bound.levels if name in rows and name in POLICIES}
+    if len(set(sizes.values())) > 1:
+        (one, n), (other, m) = list(sizes.items())[:2]
+        raise ColumnError(f"{bound.who}: {one} has {n} words and {other} {m}; both must be over the same vocabulary.")
 
     def run(a: int, b: int) -> tuple[Tensor, dict[str, Measure]]:
         def of(name: str) -> Any:
@@ -105,6 +123,8 @@ def in_chunks(bound: Bound, view: View, rows: Mapping[str, Rows], chunk: int) ->
             raise ColumnError(f"{bound.who} returned {what} for a chunk of {b - a} tokens; expected one value per token.")
         return result, {name: measure(x, bound.who) for name, x in report.items()}
 
+    if chunk is None:
+        return run(0, tokens)
     again: Callable[..., Any] = run
     if torch.is_grad_enabled() and any(r.requires_grad for r in rows.values()):
 

@@ -157,6 +157,12 @@ def test_rewards_and_filters_of_a_recipe_reach_the_run(tmp_path):
         assert math.isfinite(line["actor/pg_loss"])
 
 
+def test_a_kl_over_the_whole_vocabulary_trains(tmp_path):
+    still, moved = (made(GRPO | {"kl": {"use": "full", "coef": 0.1}}, tmp_path, f"train.lr={lr}").run() for lr in (1e-9, 1e-2))
+    assert abs(still[-1]["actor/kl_loss"]) < 1e-6
+    assert moved[-1]["actor/kl_loss"] > 1e-3
+
+
 # ── gradients ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -24,7 +24,7 @@ from .gpt import GPT
 from .optimizing import Optimizing
 from .rollout import SamplingParams, TorchBackend
 from .run_folder import RunFolder
-from .scoring import all_at_once, policy_scores, values_of
+from .scoring import all_at_once, head_of, hidden_of, policy_scores, ref_logits_of, values_of
 from .settings import Settings
 from .tasks import Item
 
@@ -45,7 +45,7 @@ class Trainer:
         self.critic = (
             self._gpt(value_head=True, seed=_seed(settings.train.seed, "critic")) if {"values", "old_values"} & set(needs) else None
         )
-        self.needs_reference = "ref_log_prob" in needs
+        self.needs_reference = bool({"ref_log_prob", "ref_logits"} & set(needs))
         self.resumed = False
         self.optimizing = Optimizing(settings.train, self.policy, self.critic)
         self.backend = TorchBackend(self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
@@ -164,15 +164,19 @@ class Trainer:
     ) -> tuple[list[LossOut | Batch], dict[str, float]]:
         """One optimizer step, accumulated over micro-batches; returns what metrics are made of."""
         outs: list[LossOut | Batch] = []
-        needs = objective.needs("loss")
+        needs, temperature = objective.needs("loss"), self.settings.rollout.temperature
+        head = head_of(self.policy, temperature)
         if objective.measures:
             batch = self._measured(objective, inputs, batch)
             outs.append(batch)
         weighed = objective.weigh(batch)
         for micro in objective.split(weighed, self.settings.train.max_tokens):
-            log_prob, entropy = policy_scores(self.policy, inputs, micro, self.settings.rollout.temperature)
+            policy = head.on(hidden_of(self.policy, inputs, micro))
             values = values_of(self.critic, inputs, micro) if self.critic is not None and "values" in needs else None
-            out = objective.loss(micro, log_prob=log_prob, entropy=entropy if "entropy" in needs else entropy.detach(), values=values)
+            ref = (
+                ref_logits_of(self.reference, inputs, micro, temperature) if self.reference is not None and "ref_logits" in needs else None
+            )
+            out = objective.loss(micro, policy=policy, values=values, ref_logits=ref)
             torch.autograd.backward(out.total)
             outs.append(replace(out, total=out.total.detach(), actor=out.actor.detach(), critic=out.critic.detach(), terms={}))
         try:

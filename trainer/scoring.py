@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor
 
-from ..batch import Batch, left_shift_padded, token_log_probs
+from ..batch import Batch, left_shift_padded
+from ..pipeline import Logits, LossHead, Scores
 from .data import Inputs
 from .gpt import GPT
 
@@ -14,12 +15,20 @@ def hidden_of(model: GPT, inputs: Inputs, batch: Batch) -> Tensor:
     return batch.pack(left_shift_padded(model(ids, attention), inputs.width))
 
 
-def policy_scores(model: GPT, inputs: Inputs, batch: Batch, temperature: float) -> tuple[Tensor, Tensor]:
-    """Return ``(log_prob, entropy)``, each ``[N]`` in nats, of the distribution that was sampled from."""
-    logits = model.lm_head(hidden_of(model, inputs, batch)).float() / temperature
-    log_prob = token_log_probs(logits, batch["token_ids"])
-    log_all = logits.log_softmax(-1)
-    return log_prob, -(log_all.exp() * log_all).sum(-1)
+def head_of(model: GPT, temperature: float) -> LossHead:
+    """Return the head that speaks of the distribution that was sampled from; it shares the model's weight."""
+    return LossHead(model.lm_head, scale=1 / temperature)
+
+
+def policy_scores(model: GPT, inputs: Inputs, batch: Batch, temperature: float) -> Scores:
+    """Return log-probability and entropy, each ``[N]`` in nats, of the distribution that was sampled from."""
+    return head_of(model, temperature).scores(hidden_of(model, inputs, batch), batch)
+
+
+@torch.no_grad()
+def ref_logits_of(reference: GPT, inputs: Inputs, batch: Batch, temperature: float) -> Logits:
+    """Return the reference's logits for each sampled token, of which a loss only ever spells out a chunk."""
+    return Logits(hidden_of(reference, inputs, batch), reference.lm_head.weight, scale=1 / temperature)
 
 
 def values_of(critic: GPT, inputs: Inputs, batch: Batch) -> Tensor:

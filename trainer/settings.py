@@ -11,10 +11,10 @@ from ..registry import Catalog, Fault, RecipeError, Strict
 from ..registry.hyper import Count, NonNegative, Positive
 from .tasks import Task
 
-DEMONSTRATED = frozenset({"log_prob", "entropy", "token_ids", "prompt_lengths"})
+DEMONSTRATED = frozenset({"log_prob", "entropy", "logits", "token_ids", "prompt_lengths"})
 """Columns of a step on the task's own answers."""
 SAMPLED = frozenset({
-    "old_log_prob", "rollout_log_prob", "ref_log_prob", "values", "old_values", "rewards", "group_ids", "truncated",
+    "old_log_prob", "rollout_log_prob", "ref_log_prob", "ref_logits", "values", "old_values", "rewards", "group_ids", "truncated",
 })  # fmt: skip
 """What a step on rollouts has beside them."""
 
