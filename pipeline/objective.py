@@ -58,8 +58,8 @@ class Objective:
             )
         self.plan, self.ranks, self.memory, self.seed, self.chunk_tokens = plan, ranks, Memory(), seed, chunk_tokens
         self._needs_of_model = needs(plan, "loss")
-        self._passing, self.one_pass = passing(plan)
         self._certain = certain(plan)
+        self._passing, self.one_pass = passing(plan)
         self._draws = any(name == "noise" for t in plan.terms for name, _, _ in t.bound.levels)
         self._estimate = Estimator(plan, self.memory, ranks)
 

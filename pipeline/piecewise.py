@@ -134,6 +134,7 @@ class Pieces:
         weight, keep = (None if x is None else x[a:b] for x in (self.settled.weight, self.settled.keep))
         if keep is not None:
             made = {n: (torch.where(keep, x, x.detach()), level) for n, (x, level) in made.items()}
+            rows = {n: replace(r, keep=keep) for n, r in rows.items()}
         if weight is not None:
             made[WEIGHT] = (weight, Level.TOKEN)
         side = shown(replace(self.plan, corrections=()), "actor", batch, made, rows, reports)

@@ -133,7 +133,8 @@ def _decided(rules: list[Bound], side: Side, reports: dict[str, Measure]) -> Sid
     weight, keep = decided(rules, replace(side.view, made=quiet), sofar, reports)
     if keep is not None:  # cut before the arithmetic: behind it a gradient of 0 could still meet an infinite slope
         cut = {n: (torch.where(keep, x, x.detach()) if level is Level.TOKEN else x, level) for n, (x, level) in made.items()}
-        side = replace(side, view=replace(side.view, made=cut), keep=keep)
+        rows = {n: replace(r, keep=keep) for n, r in side.rows.items()}
+        side = replace(side, view=replace(side.view, made=cut), rows=rows, keep=keep)
     return replace(side, view=replace(side.view, made={**side.view.made, WEIGHT: (weight, Level.TOKEN)}), weight=weight)
 
 

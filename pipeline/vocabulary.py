@@ -15,6 +15,7 @@ from .bound import SPECIAL, Bound, View
 from .metrics import Measure, added, measure
 
 VOCAB = tuple(name for name, c in FIELDS.items() if c.level is Level.VOCAB)
+POLICIES = ("logits", "ref_logits", "teacher_logits")
 """Names of what has one value per token and word."""
 
 
@@ -43,6 +44,8 @@ class Rows:
 
     x: Tensor
     head: Logits | None = None
+    keep: Tensor | None = None
+    """``[N]``: rows that were dropped are read as zeros: not even a NaN of theirs reaches anything."""
 
     @classmethod
     def packed(cls, given: "Tensor | Logits", layout: Layout, name: str) -> "Rows":
@@ -54,6 +57,11 @@ class Rows:
         if packed.dim() != 2 or not packed.is_floating_point():
             raise ColumnError(f"{name} is {packed.dtype} {list(packed.shape)} after packing; expected real numbers [tokens, words].")
         return cls(packed, None if isinstance(given, Tensor) else given)
+
+    @property
+    def words(self) -> int:
+        """How many there are to a row."""
+        return self.x.shape[1] if self.head is None else self.head.weight.shape[0]
 
     @property
     def requires_grad(self) -> bool:
@@ -72,6 +80,8 @@ class Rows:
     def logits(self, a: int, b: int) -> Tensor:
         """Return the logits of a chunk."""
         x = self.x[a:b]
+        if self.keep is not None:
+            x = torch.where(self.keep[a:b, None], x, 0.0)
         if self.head is not None:
             return self.head.rows(x)
         return x if x.dtype in (torch.float32, torch.float64) else x.float()
@@ -94,6 +104,11 @@ def in_chunks(bound: Bound, view: View, rows: Mapping[str, Rows], chunk: int | N
             columns[name] = view.get(name, level, optional, bound.who)
         elif name not in rows and not optional:
             raise ColumnError(f"{bound.who} needs {name!r}: loss(micro, {name}=logits) or loss(micro, {name}=Logits(hidden, weight)).")
+
+    sizes = {name: rows[name].words for name, _, _ in bound.levels if name in rows and name in POLICIES}
+    if len(set(sizes.values())) > 1:
+        (one, n), (other, m) = list(sizes.items())[:2]
+        raise ColumnError(f"{bound.who}: {one} has {n} words and {other} {m}; both must be over the same vocabulary.")
 
     def run(a: int, b: int) -> tuple[Tensor, dict[str, Measure]]:
         def of(name: str) -> Any:

@@ -113,3 +113,22 @@ def test_what_a_model_gives_is_a_tensor(wrong):
     objective = lossary.compose({"policy_loss": "reinforce"})
     with pytest.raises(ColumnError, match=r"log_prob is (list|int|str); expected real numbers"):
         objective.loss(objective.weigh(mismatched()), log_prob=wrong)
+
+
+def test_a_token_that_was_dropped_does_not_even_leave_its_nan():
+    correction = {"use": "high-entropy", "top_entropy_quantile": 0.5, "denominator": "original"}
+    objective = lossary.compose({"auxiliary": {"use": "distill", "coef": 1.0}, "correction": correction})
+    batch = objective.weigh(objective.estimate(Batch.from_packed([4])))
+    words = torch.randn(4, 5)
+    words[0] = math.nan
+    words.requires_grad_()
+    objective.loss(batch, logits=words, teacher_logits=torch.randn(4, 5), entropy=torch.arange(4.0)).total.backward()
+    assert words.grad.isfinite().all()
+    assert (words.grad[2:] != 0).any()
+
+
+def test_two_vocabularies_are_named():
+    objective = lossary.compose({"auxiliary": {"use": "distill", "coef": 1.0}})
+    batch = objective.weigh(Batch.from_packed([4]))
+    with pytest.raises(ColumnError, match="'distill': logits has 5 words and teacher_logits 6; both must be over the same vocabulary"):
+        objective.loss(batch, logits=torch.randn(4, 5, requires_grad=True), teacher_logits=torch.randn(4, 6))

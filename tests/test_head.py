@@ -30,7 +30,7 @@ def _recipes():
     for rule in ("drop-impossible", "off-policy-sequence", "high-entropy"):
         late = {"use": rule, "denominator": "original"}
         yield pytest.param({**PPO, "correction": late, "approximate": "micro-batch"}, id=f"late {rule}")
-        yield pytest.param({**PPO, "kl": {"use": "full", "coef": 0.3}, "correction": late}, id=f"late {rule}, full")
+        yield pytest.param({"policy_loss": "sppo", "kl": {"use": "full", "coef": 0.3}, "correction": late}, id=f"late {rule}, sppo, full")
         yield pytest.param({"auxiliary": {"use": "distill", "coef": 1}, "correction": late}, id=f"late {rule}, distill alone")
         both = [{"use": "icepop", "denominator": "original"}, late]
         yield pytest.param({**PPO, "kl": {"use": "full", "coef": 0.3}, "correction": both}, id=f"early and late {rule}, full")
