@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,13 @@ def compose(
     columns: Iterable[Column] = (),
     ranks: Ranks | None = None,
     seed: int = 0,
+    compile: bool | None = None,
 ) -> Objective:
     """Turn a bundled recipe's name, a path or a dict into an objective.
 
     ``overrides`` are ``"policy_loss.clip_ratio_high=0.3"``. ``components`` and ``columns`` add functions and columns of your own;
-    ``ranks`` tells the step of other processes; ``seed`` is what random selections are drawn from. All faults of the recipe are raised
+    ``ranks`` tells the step of other processes; ``seed`` is what random selections are drawn from; ``compile`` overrules the
+    recipe's ``compile``: one graph for all terms, which takes half a minute to make the first time. All faults of the recipe are raised
     at once as ``RecipeError``; settings that are allowed but hardly meant give a ``RecipeWarning``.
     """
     book = catalog()
@@ -47,4 +50,6 @@ def compose(
     plan = build(load_recipe(recipe, overrides, more=book.recipes()), book)
     for sentence in plan.warnings:
         warnings.warn(sentence, RecipeWarning, stacklevel=2)
+    if compile is not None:
+        plan = replace(plan, compile=compile)
     return Objective(plan, ONE_RANK if ranks is None else ranks, seed=seed)

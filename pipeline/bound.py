@@ -147,6 +147,8 @@ def _where(error: BaseException, function: Callable[..., Any]) -> str:
     return f" at {Path(code.co_filename).name}:{lines[-1]}" if code and lines else ""
 
 
-def scalar_like(value: float, like: Tensor) -> Tensor:
+def scalar_like(value: float | Tensor, like: Tensor) -> Tensor:
     """Return a 0-d float64 tensor beside ``like`` (float32 where its device has no float64)."""
+    if isinstance(value, Tensor):
+        return value
     return torch.full((), value, dtype=torch.float32 if like.device.type == "mps" else torch.float64, device=like.device)

@@ -73,6 +73,8 @@ class _Builder:
         values = self.recipe.values
         self._plugins()
         said = {key: self._choice((key,), values.get(key), allowed) for key, allowed in CHOICES.items()}
+        if not isinstance(values.get("compile", False), bool):
+            self.fault(("compile",), f"{values['compile']!r} is not one of true and false.")
         default = self._aggregation(("aggregation",), values.get("aggregation", "token-mean"))
         rewards, filters, advantages = (self._chain(section) for section in ("reward", "filter", "advantage"))
         corrections, denominator = self._corrections(said["old_log_prob"] == "current")
@@ -108,7 +110,7 @@ class _Builder:
             self.notes.append("KL acts twice, in the reward and in the loss, as the list under 'kl' says.")
         return Plan(
             self.recipe.name, kept, tuple(rewards), tuple(reward_kl), tuple(filters), tuple(advantages), tuple(corrections), denominator,
-            self.aggregations, str(said["old_log_prob"] or "recorded"), str(said["empty"] or "drop"), said["approximate"], scope,
+            self.aggregations, str(said["old_log_prob"] or "recorded"), str(said["empty"] or "drop"), said["approximate"], scope, values.get("compile") is True,
             tuple(self.notes), tuple(warnings),
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """What an objective remembers between steps: states of components, measurements of terms, the number of committed steps."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -10,6 +10,17 @@ from ..batch import Ranks, Sequences
 from ..numerics import accumulator, safe_divide
 from ..registry import Level, LossaryError, Measured
 from .bound import Bound
+
+
+class Watch(Protocol):
+    """What a term may know of the time, and whom it tells what it came to."""
+
+    @property
+    def step(self) -> int | Tensor:
+        """How many steps were committed."""
+
+    def observe(self, key: str, x: Tensor, sequences: Sequences, level: Level) -> None:
+        """Hear of a term's unreduced values."""
 
 
 class Memory:
@@ -53,7 +64,10 @@ class Memory:
 
     def observe(self, key: str, x: Tensor, sequences: Sequences, level: Level) -> None:
         """Add a term's unreduced values of one micro-batch to what the coming commit will measure."""
-        seen = observed(x, sequences, level)
+        self.add(key, observed(x, sequences, level))
+
+    def add(self, key: str, seen: Tensor) -> None:
+        """Add what was observed of a micro-batch."""
         self._sums[key] = self._sums[key] + seen if key in self._sums else seen
 
     def settle(self, key: str, x: Tensor, sequences: Sequences, ranks: Ranks) -> None:

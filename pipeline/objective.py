@@ -11,6 +11,7 @@ from ..batch import ONE_RANK, Batch, Ranks, Sequences
 from ..numerics import accumulator, hashed_uniform
 from ..registry import ColumnError, Level, LossaryError, Totals
 from .bound import Bound, View, scalar_like
+from .compiled import Graph
 from .correcting import WEIGHT, corrected
 from .estimating import Estimator, coefficient_of
 from .memory import Memory
@@ -20,7 +21,7 @@ from .piecewise import READ, Pieces, Policy, passing
 from .planning import costs_of, packed, part_of, parts_needed, shuffled, units_of
 from .summing import Outputs, Side, certain, side_of, summed
 from .terms import Plan, Term
-from .vocabulary import Logits
+from .vocabulary import Logits, over_words
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ class Objective:
     ``estimate`` runs once per rollout, ``weigh`` once per optimizer step, ``loss`` once per micro-batch, ``commit`` after a step that
     was taken. Weights are made from global totals, so any split into micro-batches and ranks gives the gradient of the whole. ``seed``
     is what the ``noise`` of a random selection is drawn from; ``chunk_tokens`` is how many tokens at a time a term over the whole
-    vocabulary sees.
+    vocabulary sees; ``compile_with`` is the backend of ``torch.compile`` for a recipe that says ``compile: true``.
     """
 
-    def __init__(self, plan: Plan, ranks: Ranks = ONE_RANK, *, seed: int = 0, chunk_tokens: int = 1024) -> None:
+    def __init__(
+        self, plan: Plan, ranks: Ranks = ONE_RANK, *, seed: int = 0, chunk_tokens: int = 1024, compile_with: str = "inductor"
+    ) -> None:
         if not isinstance(getattr(ranks, "grad_average", None), int) or ranks.grad_average < 1:
             raise LossaryError("ranks.grad_average must say over how many ranks gradients are averaged (1: they are summed).")
         if chunk_tokens < 1:
@@ -62,6 +65,7 @@ class Objective:
         self._passing, self.one_pass = passing(plan)
         self._draws = any(name == "noise" for t in plan.terms for name, _, _ in t.bound.levels)
         self._estimate = Estimator(plan, self.memory, ranks)
+        self._graph = Graph(plan, self.memory, compile_with) if plan.compile else None
 
     def __repr__(self) -> str:
         """Return what it adds up."""
@@ -304,8 +308,12 @@ class Objective:
     ) -> tuple[dict[str, Tensor], dict[str, Side]]:
         """Return what terms come to over all tokens of a micro-batch at once, before their coefficients, and what they saw."""
         terms = tuple(terms)
-        sides = {role: side_of(self.plan, role, micro, outputs, reports) for role in sorted({t.role for t in terms})}
-        return {t.name: summed(t, sides[t.role], self.memory, self.chunk_tokens, reports) for t in terms}, sides
+        fused = [] if self._graph is None else [t for t in terms if not over_words(t.bound)]
+        values = {} if self._graph is None or not fused else self._graph(fused, micro, outputs, reports)
+        rest = [t for t in terms if t.name not in values]
+        sides = {role: side_of(self.plan, role, micro, outputs, reports) for role in sorted({t.role for t in rest})}
+        values |= {t.name: summed(t, sides[t.role], self.memory, self.chunk_tokens, reports) for t in rest}
+        return values, sides
 
     def _out(
         self,

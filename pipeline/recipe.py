@@ -13,7 +13,7 @@ from ..registry import Fault, LossaryError, Place, RecipeError, faults_of, listi
 from .document import Document, from_values, override, read_yaml
 
 SECTIONS = (
-    "plugins", "old_log_prob", "empty", "approximate", "aggregation", "reward", "filter", "advantage", "correction", "policy_loss", "kl",
+    "plugins", "old_log_prob", "empty", "approximate", "compile", "aggregation", "reward", "filter", "advantage", "correction", "policy_loss", "kl",
     "entropy", "value_loss", "auxiliary",
 )  # fmt: skip
 """What the pipeline itself reads."""

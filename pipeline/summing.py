@@ -12,7 +12,7 @@ from ..numerics import accumulator
 from ..registry import ColumnError, Level
 from .bound import Bound, View, scalar_like
 from .correcting import WEIGHT, Made, decided
-from .memory import Memory
+from .memory import Watch
 from .metrics import Measure, measure
 from .needs import MODEL
 from .terms import Plan, Term
@@ -138,7 +138,7 @@ def _decided(rules: list[Bound], side: Side, reports: dict[str, Measure]) -> Sid
     return replace(side, view=replace(side.view, made={**side.view.made, WEIGHT: (weight, Level.TOKEN)}), weight=weight)
 
 
-def summed(term: Term, side: Side, memory: Memory, chunk: int, reports: dict[str, Measure]) -> Tensor:
+def summed(term: Term, side: Side, memory: Watch, chunk: int, reports: dict[str, Measure]) -> Tensor:
     """Return a term's share of the step's mean; what it reported goes to ``reports`` under its role."""
     loss = unreduced(term, side, memory, chunk, reports)
     level = term.bound.component.returns or Level.TOKEN
@@ -152,7 +152,7 @@ def watched(term: Term) -> bool:
     return term.coefficient.bound is not None and "measured" in term.coefficient.bound.reads
 
 
-def unreduced(term: Term, side: Side, memory: Memory, chunk: int | None, reports: dict[str, Measure]) -> Tensor:
+def unreduced(term: Term, side: Side, memory: Watch, chunk: int | None, reports: dict[str, Measure]) -> Tensor:
     """Return a term's loss for each token, sequence or group of a side; without ``chunk`` the logits are there, and are few."""
     bound, batch, view = term.bound, side.batch, side.view
     if "step" in bound.reads:

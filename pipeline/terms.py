@@ -75,5 +75,7 @@ class Plan:
     empty: str
     approximate: str | None
     scope: str
+    compile: bool
+    """Whether the terms run as one compiled graph."""
     notes: tuple[str, ...]
     warnings: tuple[str, ...]

@@ -1,0 +1,144 @@
+"""The terms of a micro-batch as one compiled graph: the same functions, fused, with no break, and none compiled anew from step to step.
+
+Only tensors enter and leave. What surrounds them (names, levels, which columns there are) is fixed in a graph; their sizes are free.
+"""
+
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch, Sequences
+from ..registry import Level
+from .bound import scalar_like
+from .memory import Memory, observed
+from .metrics import Measure
+from .summing import Outputs, side_of, summed, watched
+from .terms import Plan, Term
+
+
+class Graph:
+    """Runs terms through ``torch.compile``. Batches with other columns, or other dtypes, have a graph of their own."""
+
+    def __init__(self, plan: Plan, memory: Memory, backend: str = "inductor") -> None:
+        self.plan, self.memory, self.backend = plan, memory, backend
+        self._known: dict[Hashable, Callable[..., Any]] = {}
+
+    def __call__(self, terms: Sequence[Term], micro: Batch, outputs: Outputs, reports: dict[str, Measure]) -> dict[str, Tensor]:
+        """Return what each term comes to, before its coefficient; what they report goes to ``reports``."""
+        form = _form((_bare(micro), replace(outputs, rows={})))
+        leaves = list(_leaves((_bare(micro), replace(outputs, rows={}))))
+        key = form, tuple(t.name for t in terms), torch.is_grad_enabled()
+        step = scalar_like(self.memory.step, micro.rows)
+        if key in self._known:
+            values, told, seen = self._known[key](step, *leaves)
+        else:
+            self._known[key] = torch.compile(self._function(tuple(terms), form), dynamic=True, fullgraph=True, backend=self.backend)
+            with warnings.catch_warnings():  # tracing looks at .grad of what a model gave, which is no leaf
+                warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf")
+                values, told, seen = self._known[key](step, *leaves)
+        reports.update({name: Measure(kind, value, count) for name, (kind, value, count) in told.items()})
+        for name, x in seen.items():
+            self.memory.add(name, x)
+        return dict(values)
+
+    def _function(self, terms: tuple[Term, ...], form: Hashable) -> Callable[..., Any]:
+        plan, roles = self.plan, sorted({t.role for t in terms})
+        for t in terms:
+            watched(t)  # what is worked out once stands behind a lock, which must not be traced
+
+        def run(step: Tensor, *leaves: Tensor) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Tensor]]:
+            micro, outputs = _filled(form, iter(leaves))
+            notes = _Notes(step)
+            reports: dict[str, Measure] = {}
+            sides = {role: side_of(plan, role, micro, outputs, reports) for role in roles}
+            values = {t.name: summed(t, sides[t.role], notes, 1, reports) for t in terms}
+            return values, {name: (m.kind, m.value, m.count) for name, m in reports.items()}, notes.seen
+
+        # What is compiled is remembered by code object, few for each, and all recipes of a process would share this one.
+        run.__code__ = run.__code__.replace(co_name=f"run_{len(self._known)}")
+        return run
+
+
+class _Notes:
+    """What stands for the memory inside a graph, which must touch nothing outside of it."""
+
+    def __init__(self, step: Tensor) -> None:
+        self.step = step
+        self.seen: dict[str, Tensor] = {}
+
+    def observe(self, key: str, x: Tensor, sequences: Sequences, level: Level) -> None:
+        """Keep what a term came to."""
+        seen = observed(x, sequences, level)
+        self.seen[key] = self.seen[key] + seen if key in self.seen else seen
+
+
+_NOWHERE: Any = None
+"""In the place of a layout, which no term reads."""
+
+
+def _bare(micro: Batch) -> Batch:
+    """Leave out what only the host reads: it would make a new graph for every batch."""
+    inner = None if micro.kept is None else _bare(micro.kept)
+    return replace(micro, layout=_NOWHERE, lengths=(), groups=(), prompts=(), reports={}, kept=inner)
+
+
+# ── trees of tensors ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True)
+class _Hole:
+    """Where a tensor was."""
+
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A dataclass or mapping and the forms of what it holds."""
+
+    kind: Any
+    parts: tuple[tuple[Any, Any], ...]
+
+
+def _parts(x: Any) -> list[tuple[Any, Any]] | None:
+    if isinstance(x, Mapping):
+        return list(x.items())
+    if is_dataclass(x) and not isinstance(x, type):
+        return [(f.name, getattr(x, f.name)) for f in fields(x) if f.init]
+    return None
+
+
+def _leaves(x: Any) -> Iterator[Tensor]:
+    if isinstance(x, Tensor):
+        yield x
+        return
+    for _, part in enumerate(x) if isinstance(x, tuple) else _parts(x) or ():
+        yield from _leaves(part)
+
+
+def _form(x: Any) -> Any:
+    """Return everything about a tree but its tensors; equal forms run in the same graph."""
+    if isinstance(x, Tensor):
+        return _Hole(x.dtype)
+    if isinstance(x, tuple):
+        return tuple(_form(part) for part in x)
+    parts = _parts(x)
+    if parts is None:
+        return x
+    return _Made(dict if isinstance(x, Mapping) else type(x), tuple((name, _form(part)) for name, part in parts))
+
+
+def _filled(form: Any, leaves: Iterator[Tensor]) -> Any:
+    """Return the tree again, with these tensors."""
+    if isinstance(form, _Hole):
+        return next(leaves)
+    if isinstance(form, tuple):
+        return tuple([_filled(part, leaves) for part in form])
+    if isinstance(form, _Made):
+        parts = {name: _filled(part, leaves) for name, part in form.parts}
+        return parts if form.kind is dict else form.kind(**parts)
+    return form

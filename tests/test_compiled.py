@@ -1,0 +1,120 @@
+"""The compiled objective: one graph, no break, for every loss of the box; the numbers are those of the plain one.
+
+Graphs are traced and counted here without a compiler behind them, which takes a tenth of a second instead of twenty.
+"""
+
+import warnings
+
+import pytest
+import torch
+import torch._dynamo
+from test_properties import LOSSES, REQUIRED, WHOLE
+from torch._dynamo.testing import CompileCounter
+from worlds import World
+
+import lossary
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of a graph for size 1
+SIZES = [(9, 7), (5, 12), (14, 3), (40, 9)]
+
+
+def both(sections, aggregation="token-mean"):
+    """The plain objective, the compiled one, and how many graphs it has made."""
+    counter = CompileCounter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", lossary.RecipeWarning)
+        plain = lossary.compose({**sections, "aggregation": {"use": aggregation, **REQUIRED.get(aggregation, {})}})
+        fused = lossary.compose({**sections, "aggregation": {"use": aggregation, **REQUIRED.get(aggregation, {})}}, compile=True)
+    fused = lossary.Objective(fused.plan, compile_with=counter)
+    return plain, fused, counter
+
+
+def run(objective, world):
+    leaves = world.leaves()
+    batch = objective.weigh(objective.estimate(world.batch()))
+    out = objective.loss(batch, **{k: v[batch.rows] for k, v in leaves.items()})
+    out.total.backward()
+    return out.total.detach(), [x.grad for x in leaves.values()], objective.metrics(batch, out)
+
+
+def assert_same(a, b):
+    torch.testing.assert_close(a[0], b[0], rtol=1e-12, atol=1e-12)
+    for x, y in zip(a[1], b[1], strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-12, atol=1e-12)
+    assert a[2] == pytest.approx(b[2], rel=1e-12, abs=1e-14)
+
+
+def _cases():
+    """Every loss; in the quick lane every fifth, those that take a path of their own, and all terms together."""
+    own = ("gspo", "fipo", "real", "full", "importance-sequence", "huber", "distill")
+    for i, p in enumerate(LOSSES):
+        quick = i % 5 == 0 or p.id.rpartition("/")[2] in own
+        yield pytest.param(*p.values, id=p.id, marks=[] if quick else pytest.mark.slow)
+    yield pytest.param(WHOLE, id="all-terms")
+
+
+@pytest.mark.parametrize("sections", list(_cases()))
+def test_every_loss_is_one_graph_for_all_sizes_and_changes_no_number(sections):
+    plain, fused, counter = both(sections)
+    for seed, (rows, width) in enumerate(SIZES):
+        world = World(seed, rows, width)
+        assert_same(run(fused, world), run(plain, world))
+        plain.commit()
+        fused.commit()  # coefficients and the step move on without another graph
+    over_words = {"logits", "value_logits"} & {name for t in fused.plan.terms for name in t.bound.reads}
+    scans = {"fipo", "iw-opd"} & {t.bound.component.name for t in fused.plan.terms}  # which take a level more for 32 times the tokens
+    assert counter.frame_count in ((1, 2) if scans else (1,) if not over_words or len(fused.plan.terms) > 1 else (0,))
+
+
+def test_scheduled_and_measuring_coefficients_make_no_graph_of_their_own():
+    sections = {
+        "policy_loss": "dual-clip",
+        "kl": {"use": "k3", "coef": {"use": "adaptive-kl", "kl_coef": 0.1, "target": 0.01, "horizon": 20}},
+        "entropy": {"coef": {"use": "linear", "start": 0.1, "end": 0.0, "steps": 5}},
+    }
+    plain, fused, counter = both(sections)
+    for seed in range(4):
+        world = World(seed)
+        assert_same(run(fused, world), run(plain, world))
+        plain.commit()
+        fused.commit()
+    assert counter.frame_count == 1
+
+
+def test_the_sizes_none_and_one_have_at_most_a_graph_each():
+    plain, fused, counter = both(WHOLE)
+    for rows, width in ((9, 7), (1, 4), (30, 6)):
+        world = World(3, rows, width)
+        world.mask[:] = True
+        assert_same(run(fused, world), run(plain, world))
+    world.mask[:] = False
+    assert_same(run(fused, world), run(plain, world))
+    assert counter.frame_count <= 3
+
+
+@pytest.mark.parametrize("denominator", ["kept", "original"])
+def test_what_corrections_drop_is_dropped_in_a_graph_too(denominator):
+    chain = [{"use": "masked-is", "lower": 0.8, "upper": 1.2, "denominator": denominator}]
+    plain, fused, counter = both({**WHOLE, "correction": chain})
+    late = both({"policy_loss": "ppo-clip", "correction": {"use": "high-entropy", "denominator": "original"}})
+    for seed, (rows, width) in enumerate(SIZES):
+        world = World(seed, rows, width)
+        assert_same(run(fused, world), run(plain, world))
+        assert_same(run(late[1], world), run(late[0], world))
+    assert (counter.frame_count, late[2].frame_count) == (1, 1)
+
+
+def test_a_recipe_may_ask_for_it():
+    assert lossary.compose({"policy_loss": "reinforce", "compile": True}).plan.compile
+    assert not lossary.compose({"policy_loss": "reinforce", "compile": True}, compile=False).plan.compile
+    with pytest.raises(lossary.RecipeError, match="compile: 'yes' is not one of true and false"):
+        lossary.compose({"policy_loss": "reinforce", "compile": "yes"})
+
+
+@pytest.mark.slow
+def test_with_the_real_compiler_values_and_gradients_agree():
+    objective = lossary.compose(WHOLE, compile=True)
+    plain = lossary.compose(WHOLE)
+    for seed, (rows, width) in enumerate(SIZES):
+        world = World(seed, rows, width)
+        assert_same(run(objective, world), run(plain, world))
