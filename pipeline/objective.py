@@ -124,7 +124,7 @@ class Objective:
             raise LossaryError("this batch was measured already; weights and selections would be applied twice.")
         self._require_estimated(batch)
         rules = [c.bound for c in self.plan.corrections if c.when == "measure"]
-        outputs = Outputs.of({"log_prob": log_prob, "entropy": entropy}, batch, needs(self.plan, "measure"))
+        outputs = Outputs.of({"log_prob": log_prob, "entropy": entropy}, batch, needs(self.plan, "measure"), "measure(batch")
         made = outputs.made("actor")
         if self.plan.old_log_prob == "current" and "log_prob" in made:
             made["old_log_prob"] = made["log_prob"]

@@ -46,7 +46,7 @@ class Outputs:
     rows: Mapping[str, Rows]
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], micro: Batch, needed: Mapping[str, str]) -> "Outputs":
+    def of(cls, given: Mapping[str, Any], micro: Batch, needed: Mapping[str, str], call: str = "loss(micro") -> "Outputs":
         """Pack and widen what was given, or what the batch carries; what is needed and absent raises ``ColumnError``."""
         columns: dict[str, Tensor] = {}
         rows: dict[str, Rows] = {}
@@ -68,7 +68,7 @@ class Outputs:
             columns[name] = x if x.dtype in (torch.float32, torch.float64) else x.float()
         for name, who in needed.items():
             if name not in columns and name not in rows:
-                raise ColumnError(f"{who} needs {name!r} from the model: loss(micro, {name}=...).")
+                raise ColumnError(f"{who} needs {name!r} from the model: {call}, {name}=...).")
         return cls(columns, rows)
 
     @property

@@ -24,7 +24,8 @@ class Logits:
     """Logits that are not there yet: hidden states and the head that turns a chunk of them into ``[n, V]`` when a term asks.
 
     ``hidden`` is ``[N, H]`` packed, or in the batch's padded or nested shape; ``weight`` is ``[V, H]``; ``scale`` multiplies
-    the logits (1 / temperature) after ``softcap``, if there is one, has bent them: ``softcap * tanh(logits / softcap)``. Gradients reach hidden states, weight and bias. A tensor of logits is accepted wherever this is.
+    the logits (1 / temperature) after ``softcap``, if there is one, has bent them: ``softcap * tanh(logits / softcap)``. Gradients reach
+    hidden states, weight and bias. A tensor of logits is accepted wherever this is. Parts that do not fit together raise ``ColumnError``.
     """
 
     hidden: Tensor
@@ -32,6 +33,21 @@ class Logits:
     bias: Tensor | None = None
     scale: float = 1.0
     softcap: float | None = None
+
+    def __post_init__(self) -> None:
+        """Look at the parts before they meet, for afterwards nobody knows which was wrong."""
+        for part, x in (("hidden", self.hidden), ("weight", self.weight), ("bias", self.bias)):
+            if not isinstance(x, Tensor) and not (part == "bias" and x is None):
+                raise ColumnError(f"Logits: {part} is {type(x).__name__}; expected a tensor.")
+        if not isinstance(self.scale, (int, float)):
+            raise ColumnError(f"Logits: scale is {self.scale!r}; expected a number.")
+        width, dtype = self.hidden.shape[-1], self.hidden.dtype
+        if self.weight.dim() != 2 or self.weight.shape[1] != width or self.weight.dtype != dtype:
+            said = f"{self.weight.dtype} {list(self.weight.shape)}"
+            raise ColumnError(f"Logits: weight is {said}; expected {dtype} [words, {width}], to fit the hidden states.")
+        if self.bias is not None and (self.bias.shape != self.weight.shape[:1] or self.bias.dtype != dtype):
+            said = f"{self.bias.dtype} {list(self.bias.shape)}"
+            raise ColumnError(f"Logits: bias is {said}; expected {dtype} [{self.weight.shape[0]}], one number per word.")
 
     def rows(self, x: Tensor) -> Tensor:
         """Return the logits of some hidden states, in float32 or wider."""

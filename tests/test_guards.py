@@ -132,3 +132,26 @@ def test_two_vocabularies_are_named():
     batch = objective.weigh(Batch.from_packed([4]))
     with pytest.raises(ColumnError, match="'distill': logits has 5 words and teacher_logits 6; both must be over the same vocabulary"):
         objective.loss(batch, logits=torch.randn(4, 5, requires_grad=True), teacher_logits=torch.randn(4, 6))
+
+
+def test_measure_asks_for_what_it_wants_by_its_own_name():
+    correction = {"use": "high-entropy", "denominator": "kept", "decide": "measure"}
+    objective = lossary.compose({"policy_loss": "reinforce", "correction": correction})
+    with pytest.raises(ColumnError, match=r"needs 'entropy' from the model: measure\(batch, entropy=\.\.\.\)"):
+        objective.measure(objective.estimate(mismatched()))
+
+
+@pytest.mark.parametrize(
+    ("parts", "said"),
+    [
+        ({"hidden": [0.0]}, "hidden is list; expected a tensor"),
+        ({"weight": None}, "weight is NoneType; expected a tensor"),
+        ({"weight": torch.zeros(3, 5)}, r"weight is torch.float32 \[3, 5\]; expected torch.float32 \[words, 4\]"),
+        ({"weight": torch.zeros(5, 4, dtype=torch.float64)}, r"weight is torch.float64 \[5, 4\]; expected torch.float32"),
+        ({"bias": torch.zeros(4)}, r"bias is torch.float32 \[4\]; expected torch.float32 \[5\], one number per word"),
+        ({"scale": "1"}, "scale is '1'; expected a number"),
+    ],
+)
+def test_a_head_that_does_not_fit_says_which_part(parts, said):
+    with pytest.raises(ColumnError, match=f"Logits: {said}"):
+        lossary.Logits(**{"hidden": torch.zeros(2, 4), "weight": torch.zeros(5, 4), **parts})

@@ -175,7 +175,7 @@ def test_what_is_asked_and_not_given():
     with pytest.raises(ColumnError, match=r"logits is torch.float64 \[\d+\] after packing; expected real numbers \[tokens, words\]"):
         objective.loss(weighed, logits=world.log_prob, ref_logits=wide(world))
     with pytest.raises(ColumnError, match="log_prob is Logits; expected real numbers"):
-        objective.loss(weighed, log_prob=Logits(wide(world), wide(world)), logits=wide(world), ref_logits=wide(world))
+        objective.loss(weighed, log_prob=Logits(wide(world), wide(world)[0]), logits=wide(world), ref_logits=wide(world))
 
 
 def test_words_in_the_reward_are_refused_and_so_are_wider_scopes():
