@@ -10,7 +10,10 @@ import typer
 from .. import __version__
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help="A glossary of losses: list, look up, check and train."
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    help="A glossary of losses: list, find, look up, check and train.",
 )
 Json = Annotated[bool, typer.Option("--json", help="Print what a machine may read.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as a.b=value, e.g. policy_loss.clip_ratio_high=0.3")]
@@ -29,6 +32,14 @@ def list_(kind: Annotated[str | None, typer.Argument(help="Only one kind, e.g. p
     from .catalog import list_components
 
     list_components(kind, as_json=json)
+
+
+@app.command()
+def find(words: Annotated[list[str], typer.Argument(help="What to look for; all of the words must be found.")], json: Json = False) -> None:
+    """Which component is meant: names, what frameworks say, hyperparameters and what they mean."""
+    from .finding import find
+
+    raise typer.Exit(find(words, as_json=json))
 
 
 @app.command()

@@ -1,20 +1,23 @@
 """``lossary list`` and ``lossary show``."""
 
 import json
+import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
-from rich.text import Text
 
 from ..builtin import catalog
 from ..registry import KINDS, Catalog, Component, LossaryError, UnknownName, bounds_of, listing, nearest
-from .prose import paragraphs, plain
+from .finding import found
+from .page import print_page
+from .prose import plain
+from .sections import keys_of, section_of, written
 
 
 def described(component: Component) -> dict[str, Any]:
@@ -36,6 +39,8 @@ def described(component: Component) -> dict[str, Any]:
             "stateful": component.stateful,
             "compat": dict(component.compat),
         },
+        "section": section_of(component),
+        "keys": [{"name": k.name, "values": k.may_be, "default": k.default or None} for k in keys_of(component)],
         "inputs": [{"name": i.name, "optional": i.optional} for i in component.inputs],
         "params": params,
         "distribution": component.distribution,
@@ -79,33 +84,41 @@ def _tables(chosen: list[Component]) -> None:
 
 def show_component(name: str, *, as_json: bool) -> None:
     """Print all that is known of a name; a name of several kinds shows them all."""
-    found = _found(name)
+    chosen = _found(name)
     if as_json:
-        print(json.dumps([{**described(c), "doc": c.doc} for c in found], indent=1))
+        print(json.dumps([{**described(c), "doc": c.doc} for c in chosen], indent=1))
         return
     console = Console()
-    for i, c in enumerate(found):
+    for i, c in enumerate(chosen):
         if i:
             console.rule(style="dim")
-        _page(console, c)
+        print_page(console, c)
 
 
 def plot_component(name: str, path: Path, *, force: bool) -> None:
     """Draw the picture of a name; whatever stands in the way is an error before anything is written."""
     from .portrait import portrait_of, save
+    from .portrait.examples import settings_of
 
-    found = _found(name)
-    pictures = [(c, picture) for c in found if (picture := portrait_of(c)) is not None]
+    chosen = _found(name)
+    pictures = [(c, picture) for c in chosen if (picture := portrait_of(c)) is not None]
     if not pictures:
-        raise LossaryError(f"{name!r} has no picture: nothing about a {found[0].kind.name} like this is a curve.")
+        raise LossaryError(f"{name!r} has no picture: nothing about a {chosen[0].kind.name} like this is a curve.")
     if len(pictures) > 1:
         raise LossaryError(f"{name!r} is several components: say {listing(f'{c.kind.name}/{c.name}' for c, _ in pictures)}.")
     if path.exists() and not force:
         raise LossaryError(f"{path} is there already; --force replaces it.")
     try:
-        save(pictures[0][1], path)
+        component, picture = pictures[0]
+        told = "" if picture.caption.startswith("With ") else _settings(settings_of(component))
+        alone = replace(picture, caption=picture.caption + told)
+        save(alone, path, heading=f"{component.name}  ({component.kind.name.replace('_', ' ')})")
     except OSError as error:
         raise LossaryError(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
+def _settings(values: dict[str, Any]) -> str:
+    return f" Settings: {', '.join(f'{name} {written(value)}' for name, value in values.items())}." if values else ""
 
 
 def _found(name: str) -> list[Component]:
@@ -113,15 +126,27 @@ def _found(name: str) -> list[Component]:
     kind, _, bare = name.partition("/")
     if kind.replace("-", "_") in KINDS and bare:
         return [book.get(kind.replace("-", "_"), bare)]
-    plain = name.replace("_", "-")
-    held = [k for k in KINDS if plain.rpartition("/")[2] in book.names(k)]
+    hyphens = name.replace("_", "-")
+    held = [k for k in KINDS if hyphens.rpartition("/")[2] in book.names(k)]
     if not held:
-        everything = {n for k in KINDS for n in book.names(k)}
-        raise UnknownName(f"No component is called {name!r}.{nearest(name, everything) or ' `lossary list` shows all names.'}")
-    if len(held) == 1 or "/" not in plain:
+        raise UnknownName(f"No component is called {name!r}.{_meant(book, name)} `lossary find {shlex.quote(name)}` searches everything.")
+    if len(held) == 1 or "/" not in hyphens:
         return [book.get(k, name) for k in held]
-    vendor = plain.rpartition("/")[0]  # who may bring the name in some of its kinds only
-    return [c for k in held if (c := _of_vendor(book, k, name)) is not None] or [book.get(held[0], f"{vendor}/{plain.rpartition('/')[2]}")]
+    vendor = hyphens.rpartition("/")[0]  # who may bring the name in some of its kinds only
+    return [c for k in held if (c := _of_vendor(book, k, name)) is not None] or [
+        book.get(held[0], f"{vendor}/{hyphens.rpartition('/')[2]}")
+    ]
+
+
+def _meant(book: Catalog, name: str) -> str:
+    """Return the component that a framework calls so, or else the name that is spelt most like it."""
+    told = book.called_elsewhere(name) or [h.component for h in found([name], book) if h.where == "elsewhere"][:1]
+    if not told:
+        return nearest(name, {n for k in KINDS for n in book.names(k)})
+    plain = name.replace("_", "-").lower()
+    so = listing(framework for framework, how in told[0].compat.items() if plain in how.replace("_", "-").lower())
+    beside = "".join(f", or {c.name!r}" for c in told[1:2])
+    return f" Did you mean {told[0].name!r} (so called in {so}){beside}?"
 
 
 def _of_vendor(book: Catalog, kind: str, name: str) -> Component | None:
@@ -129,36 +154,3 @@ def _of_vendor(book: Catalog, kind: str, name: str) -> Component | None:
         return book.get(kind, name)
     except UnknownName:
         return None
-
-
-def _page(console: Console, c: Component) -> None:
-    console.print(f"[bold cyan]{c.name}[/]  [dim]{c.kind.name}, from {escape(c.distribution)}[/]", highlight=False)
-    for i, (form, text) in enumerate(paragraphs(c.doc)):
-        style = {"math": "green", "heading": "bold"}.get(form, "")
-        console.print(Padding(Text(text, style=style), (0 if i == 0 else 1, 0, 0, 4 if form == "math" else 0)))
-    facts = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
-    facts.add_column(style="bold", no_wrap=True)
-    facts.add_column()
-    for key, text in (
-        ("reads", ", ".join(f"{i.name}{' (optional)' if i.optional else ''}" for i in c.inputs) or "nothing"),
-        ("gives", c.gives),
-        ("scope", c.scope if c.kind.columns else ""),
-        ("suits", ", ".join(f"{k}: {v}" for k, v in c.suits.items())),
-        ("claims", ", ".join(c.claims)),
-        ("aliases", ", ".join(c.aliases)),
-        *((framework, how) for framework, how in c.compat.items()),
-        ("paper", c.paper),
-        ("defined", c.place),
-    ):
-        if text:
-            facts.add_row(key, escape(text))
-    console.print()
-    console.print(facts, highlight=False)
-    rows = list(bounds_of(c.params))
-    if rows:
-        table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
-        for title in ("hyperparameter", "type", "bounds", "default", "meaning"):
-            table.add_column(title, style="cyan" if title == "hyperparameter" else "", no_wrap=title == "hyperparameter")
-        for row in rows:
-            table.add_row(*map(escape, row))
-        console.print(table)

@@ -2,16 +2,18 @@
 
 import json
 import sys
-from collections.abc import Iterable
+from dataclasses import dataclass
+from textwrap import wrap
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from ..builtin import catalog
 from ..pipeline import Bound, Objective, Plan, load_recipe, survey
+from ..pipeline.terms import Coefficient
 from ..registry import Fault, RecipeError
+from .sections import written
 
 
 def check_recipe(said: str, overrides: list[str], *, as_json: bool) -> int:
@@ -58,44 +60,94 @@ def _read_by_machines(plan: Plan | None, faults: list[Fault]) -> dict[str, objec
 
 def _explain(plan: Plan) -> None:
     console = Console()
-    table = Table(box=box.SIMPLE_HEAD, title=f"[bold]{escape(plan.name)}[/]", title_justify="left")
-    for title in ("stage", "uses", "coef", "aggregation", "hyperparameters"):
-        table.add_column(title, style="cyan" if title == "uses" else "", overflow="fold")
-
-    def early(stage: str, bounds: Iterable[Bound]) -> None:
-        for bound in bounds:
-            table.add_row(stage, bound.component.name, "", "", _params(dict(bound.params)))
-
-    early("reward", plan.rewards)
-    for kl in plan.reward_kl:
-        table.add_row("reward", kl.bound.component.name, _coef(kl.coefficient), "", _params(dict(kl.bound.params)))
-    early("filter", plan.filters)
-    early("advantage", plan.advantages)
-    for c in plan.corrections:
-        divides = f"denominator: {plan.denominator}" if c.bound.component.drops else ""
-        table.add_row(f"correction, in {c.when}", c.bound.component.name, "", divides, _params(dict(c.bound.params)))
-    for t in plan.terms:
-        table.add_row(f"{t.role}: {t.name}", t.bound.component.name, _coef(t.coefficient), t.aggregation, _params(dict(t.bound.params)))
-    console.print(table)
+    console.print(f"[bold]{escape(plan.name)}[/]", highlight=False)
+    stages = _stages(plan)
+    heads = ("stage", "uses", "coef", "aggregation")
+    wide = [max(len(row[i]) for row in (heads, *(s.cells for s in stages))) for i in range(4)]
+    told = 4 if sum(wide) + 2 * 3 + 2 <= console.width else 2  # what has no room beside stands below
+    wide = wide[:told]
+    console.print("  " + "  ".join(f"{head:{n}}" for head, n in zip(heads, wide, strict=False)).rstrip(), style="bold", soft_wrap=True)
+    console.print(" " + "─" * (sum(wide) + 2 * told), style="dim", soft_wrap=True)
+    for s in stages:
+        line = Text("  ")
+        for i, (cell, n) in enumerate(zip(s.cells, wide, strict=False)):
+            line.append(f"{cell:{n}}  ", style="cyan" if i == 1 else "")
+        line.rstrip()
+        console.print(line, soft_wrap=True)
+        below = [f"{head}={cell}" for head, cell in zip(heads[told:], s.cells[told:], strict=True) if cell]
+        for start, pairs in (("", below + s.pairs), *s.more):
+            for text in _lines(start, pairs, console.width):
+                console.print(text, highlight=False, markup=False, soft_wrap=True)
+    console.print()
     objective = Objective(plan)
-    console.print(
-        f"batch brings   {', '.join(objective.needs('estimate')) or 'nothing'}{', rewards or token_rewards' if objective.pays else ''}",
-        highlight=False,
-    )
-    console.print(f"model brings   {', '.join(objective.needs('loss'))}", highlight=False)
-    console.print(
-        f"splits         at every {plan.scope if plan.scope != 'token' else 'sequence'}; empty sequences: {plan.empty}", highlight=False
-    )
+    paid = ["rewards or token_rewards"] if objective.pays else []
+    _say(console, "batch brings", ", ".join([*objective.needs("estimate"), *paid]) or "nothing")
+    _say(console, "model brings", ", ".join(objective.needs("loss")) or "nothing")
+    _say(console, "splits", f"at every {plan.scope if plan.scope != 'token' else 'sequence'}; empty sequences: {plan.empty}")
     for sentence in plan.notes:
-        console.print(f"note           {escape(sentence)}", highlight=False)
+        _say(console, "note", sentence)
     for sentence in plan.warnings:
-        console.print(f"[yellow]warning[/]        {escape(sentence)}", highlight=False)
+        _say(console, "warning", sentence, "yellow")
 
 
-def _coef(coefficient: object) -> str:
-    fixed, bound = getattr(coefficient, "fixed", None), getattr(coefficient, "bound", None)
-    return f"{fixed:g}" if bound is None else f"{bound.component.name}({_params(dict(bound.params))})"
+@dataclass(frozen=True)
+class _Stage:
+    """One row of the table, and the pairs that stand below it."""
+
+    cells: tuple[str, str, str, str]
+    pairs: list[str]
+    more: tuple[tuple[str, list[str]], ...] = ()
+    """Settings of what else stands in the row, after its name."""
 
 
-def _params(params: dict[str, object]) -> str:
-    return escape("\n".join(f"{k}={'null' if v is None else v}" for k, v in params.items()))
+def _stages(plan: Plan) -> list[_Stage]:
+    def plain(stage: str, bound: Bound, *said: str) -> _Stage:
+        return _Stage((stage, bound.component.name, "", ""), [*said, *_pairs(bound)])
+
+    found = [plain("reward", bound) for bound in plan.rewards]
+    for kl in plan.reward_kl:
+        steered = _steered(kl.coefficient)
+        found.append(_Stage(("KL in reward", kl.bound.component.name, _coef(kl.coefficient), ""), _pairs(kl.bound), steered))
+    found += [plain("filter", bound) for bound in plan.filters]
+    found += [plain("advantage", bound) for bound in plan.advantages]
+    for c in plan.corrections:
+        divides = [f"denominator={plan.denominator}"] if c.bound.component.drops else []
+        found.append(plain("correction", c.bound, f"decided in {c.when}", *divides))
+    for t in plan.terms:
+        mean = plan.aggregations[t.aggregation]
+        cells = (f"{t.role}: {t.name}", t.bound.component.name, _coef(t.coefficient), mean.component.name)
+        more = _steered(t.coefficient) + ((("aggregation: ", pairs),) if (pairs := _pairs(mean)) else ())
+        found.append(_Stage(cells, _pairs(t.bound), more))
+    return found
+
+
+def _coef(coefficient: Coefficient) -> str:
+    return f"{coefficient.fixed:g}" if coefficient.bound is None else coefficient.bound.component.name
+
+
+def _steered(coefficient: Coefficient) -> tuple[tuple[str, list[str]], ...]:
+    return (("coef: ", pairs),) if coefficient.bound is not None and (pairs := _pairs(coefficient.bound)) else ()
+
+
+def _pairs(bound: Bound) -> list[str]:
+    return [f"{name}={written(value)}" for name, value in bound.params.items()]
+
+
+def _lines(start: str, pairs: list[str], width: int) -> list[str]:
+    """Wrap between pairs, never inside one."""
+    lines, indent = [], " " * (6 + len(start))
+    line = f"      {start}" + (pairs[0] if pairs else "")
+    for pair in pairs[1:]:
+        if len(line) + 2 + len(pair) > width:
+            lines.append(line)
+            line = indent + pair
+        else:
+            line += f"  {pair}"
+    return [*lines, line] if pairs else []
+
+
+def _say(console: Console, head: str, text: str, style: str = "") -> None:
+    """Print a sentence after its head, wrapped by words."""
+    room = max(console.width - 15, 30)
+    for i, part in enumerate(wrap(text, room, break_long_words=False, break_on_hyphens=False) or [""]):
+        console.print(Text(f"{'' if i else head:15}", style=style).append(part, style="default"), soft_wrap=True)

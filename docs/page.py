@@ -10,6 +10,7 @@ from restructured import inline, to_myst
 
 from lossary.cli.portrait import Picture
 from lossary.cli.portrait.examples import required
+from lossary.cli.sections import keys_of, must_be_said, section_of
 from lossary.registry import FIELDS, Component, Level, bounds_of
 
 
@@ -28,12 +29,9 @@ def component_page(zoo: Zoo, c: Component, picture: Picture | None) -> str:
     if picture is not None:
         parts.append(_picture(c, picture))
     if text := recipe_of(c):
-        note = (
-            ""
-            if not required(c)
-            else f" {_listed(required(c))} must be said; the {'values are' if len(required(c)) > 1 else 'value is'} an example."
-        )
-        parts += ["## In a recipe", f"With its defaults:{note}" if note else "With its defaults:", f"```yaml\n{text}```"]
+        said = [*must_be_said(c), *required(c)]
+        note = f" {_listed(said)} must be said; the {'values are examples' if len(said) > 1 else 'value is an example'}." if said else ""
+        parts += ["## In a recipe", f"With its defaults:{note}", f"```yaml\n{text}```", *_keys(c)]
     parts += [*_params(c), *_reads(c, link), *_traits(c), *_elsewhere(c), *_neighbours(zoo, c)]
     return "\n\n".join(p for p in parts if p) + "\n"
 
@@ -60,6 +58,11 @@ def _picture(c: Component, picture: Picture) -> str:
         f"```{{image}} {c.name}{kind}.svg\n:class: only-{mode}\n:alt: {alt}\n```" for kind, mode in (("", "light"), (".dark", "dark"))
     ]
     return "\n\n".join((*images, f":::{{container}} caption-of-picture\n{inline(picture.caption)}\n:::"))
+
+
+def _keys(c: Component) -> list[str]:
+    rows = [(f"`{k.name}`", inline(k.may_be, table=True), inline(k.default, table=True) or "*required*") for k in keys_of(c)]
+    return [f"Beside its hyperparameters the section `{section_of(c)}` takes:", table(("key", "may be", "default"), rows)] if rows else []
 
 
 def _params(c: Component) -> list[str]:

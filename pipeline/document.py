@@ -178,6 +178,9 @@ def override(document: Document, assignment: str) -> None:
     if not equals or "" in parts or "\n" in assignment:
         document.faults.append(Fault("", Place(source), "an override reads a.b=value"))
         return
+    if broken := _unreadable(path_text, text, source):
+        document.faults.append(broken)
+        return
     here: Any = document.values
     for i, part in enumerate(parts[:-1]):
         inner = _step(here, part)
@@ -201,6 +204,17 @@ def override(document: Document, assignment: str) -> None:
     for known in [p for p in document.places if p[: len(parts)] == parts]:
         del document.places[known]
     document.places[parts] = Place(source)
+
+
+def _unreadable(path: str, text: str, source: str) -> Fault | None:
+    """Return what is wrong with a value that is meant as a mapping, a list or a quoted text: it must not pass for plain text."""
+    if not text.lstrip().startswith(("{", "[", "'", '"')):
+        return None
+    first = next(iter(read_yaml(f"value: {text}", "value").faults), None)
+    if first is None:
+        return None
+    at = min(len(text), max(first.place.column - len("value: "), 1)) + len(path) + 1 if first.place.line == 1 else len(path) + 1 + len(text)
+    return Fault(path.strip(), Place(source), f"{first.message} (character {at})")
 
 
 def _step(here: Any, part: str | int) -> Any:

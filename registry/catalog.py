@@ -3,6 +3,7 @@
 import importlib
 import importlib.util
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -205,6 +206,8 @@ class Catalog:
             said += f" {bare!r} is registered as {listing(elsewhere)}."
         if module := _unlisted(kind, bare):
             said += f" The module {module!r} defines it: name it under plugins, or pass the function in components."
+        if told := [] if said else self.called_elsewhere(bare, kind):
+            said += f" Elsewhere {listing(repr(c.name) for c in told[:2])} {'goes' if len(told) == 1 else 'go'} by it: see `lossary show {told[0].name}`."
         hint = "" if said and not elsewhere else nearest(bare, self.names(kind))
         if elsewhere or not (hint or said):
             hint += f" Known: {', '.join(self.names(kind)) or 'none'}."
@@ -224,6 +227,18 @@ class Catalog:
             raise UnknownName(f"{component.place}: {component.name!r} is a {component.kind.name}, no {kind}.")
         check_columns(component, self.fields)
         return component
+
+    def called_elsewhere(self, word: str, kind: str | None = None) -> list[Component]:
+        """Return the components whose ``compat`` quotes ``word`` as a name of some framework's: first those that most of them do."""
+        asked = re.compile(rf"(?<![\w+.-]){re.escape(_hyphens(word.lower()))}(?![\w+-])")
+        found = []
+        for c in self:
+            said = [
+                _hyphens(how.lower()) for how in c.compat.values() if any(map(asked.search, re.findall("`([^`]*)`", _hyphens(how.lower()))))
+            ]
+            if said and kind in (None, c.kind.name):
+                found.append((-len(said), min(m.start() for how in said if (m := asked.search(how))), c.name, c))
+        return [c for *_, c in sorted(found, key=lambda f: f[:3])]
 
     def recipes(self) -> Mapping[str, list[tuple[str, str]]]:
         """Return the recipes that plugins brought: ``{name: [(distribution, text), ...]}``."""

@@ -1,17 +1,24 @@
 """The command line: what it prints, for people and for machines, and how it ends."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
+from example import recipe_of
 from typer.testing import CliRunner
 
+import lossary
 from lossary import __version__, catalog
 from lossary.cli import main
 from lossary.cli.app import app
-from lossary.cli.prose import paragraphs
+from lossary.cli.finding import found
+from lossary.cli.prose import paragraphs, plain
+from lossary.cli.sections import keys_of, must_be_said, section_of, written
+from lossary.registry import bounds_of
 from lossary.trainer.loop import Trainer
 
 MINE = '''"""Losses of mine."""
@@ -73,7 +80,7 @@ def ended(monkeypatch, capsys, *words):
 def test_list_json_is_a_list_of_components():
     code, out, _ = run("list", "--json")
     found = json.loads(out)
-    keys = {"kind", "name", "aliases", "summary", "paper", "traits", "inputs", "params", "distribution"}
+    keys = {"kind", "name", "aliases", "summary", "paper", "traits", "section", "keys", "inputs", "params", "distribution"}
     assert code == 0
     assert all(set(c) == keys for c in found)
     assert len(found) == len(list(catalog()))
@@ -148,7 +155,10 @@ def test_show_prints_a_page_for_every_component(component, monkeypatch):
 @pytest.mark.parametrize(
     ("name", "say"),
     [
-        ("ppo_clp", "No component is called 'ppo_clp'. Did you mean 'ppo-clip'?"), ("zzzz", "`lossary list` shows all names."),
+        ("ppo_clp", "No component is called 'ppo_clp'. Did you mean 'ppo-clip'? `lossary find ppo_clp` searches everything."),
+        ("zzzz", "No component is called 'zzzz'. `lossary find zzzz` searches everything."),
+        ("k3+", "No component is called 'k3+'. Did you mean 'k3' (so called in verl)? `lossary find k3+` searches everything."),
+        ("sequence_mask", "No component is called 'sequence_mask'. Did you mean 'masked-is' (so called in ms-swift and trl)? `lossary find"),
         ("nobody/k3", "'k3' comes from lossary: say lossary/k3."), ("nobody/grpo", "'grpo' comes from lossary: say lossary/grpo."),
         ("kl/k33", "No kl is called 'k33'. Did you mean 'k3'?"), ("kl/grpo", "'grpo' is registered as"),
     ],
@@ -158,6 +168,137 @@ def test_show_of_an_unknown_name(name, say, monkeypatch, capsys):
     assert (code, out) == (2, "")
     assert err.startswith("lossary: ")
     assert say in err
+
+
+@pytest.mark.parametrize("c", [c for c in catalog() if c.params.model_fields], ids=lambda c: f"{c.kind.name}/{c.name}")
+def test_show_breaks_nothing_that_one_types(c, monkeypatch):
+    """At 80 columns every hyperparameter stands whole, with its default, type and meaning, and no line is longer than the terminal."""
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = run("show", f"{c.kind.name}/{c.name}")
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= 80
+    below = out[out.rindex("  hyperparameter") :]
+    words = set(below.split())
+    for name, kind, bounds, default, said in bounds_of(c.params):
+        assert re.search(rf"^  {name} +{re.escape(default)} ", below, re.M)
+        assert {w.strip(",;") for w in f"{kind} {bounds} {plain(said)}".split()} <= {w.strip(",;") for w in words}
+
+
+@pytest.mark.parametrize(
+    ("name", "say"),
+    [
+        ("correction/high-entropy", "under correction, which also needs denominator: kept | original; may say decide: loss | measure"),
+        ("masked-is", "under correction, which also needs denominator: kept | original reads"), ("truncated-is", "under correction scope"),
+        ("k3", "under kl, which also needs coef: a number or a coefficient; may say apply: loss | reward (default: loss), aggregation"),
+        ("auxiliary_loss/entropy", "under entropy, which also needs coef"), ("distill", "under auxiliary, which also needs coef"),
+        ("clipped-mse", "under value_loss, which may also say coef: a number or a coefficient (default: 1)"),
+        ("token-mean", "under aggregation, of the recipe or of a term"), ("linear", "under coef of a term"),
+    ],
+)  # fmt: skip
+def test_show_says_what_a_recipe_must_add(name, say):
+    _, out, _ = run("show", name)
+    told = " ".join(re.search(r"^in a recipe.*\n(?:  .*\n)*", out, re.M)[0].split()).removeprefix("in a recipe ")
+    assert told.startswith(say.removesuffix(" reads").removesuffix(" scope"))
+    assert "decide" not in told or "high-entropy" in name
+
+
+def refused(c, recipe) -> str:
+    """What a recipe is refused for; nothing if it composes."""
+    try:
+        lossary.compose(recipe)
+    except lossary.LossaryError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.filterwarnings("ignore::lossary.builtin.RecipeWarning")
+@pytest.mark.parametrize("c", list(catalog()), ids=lambda c: f"{c.kind.name}/{c.name}")
+def test_the_keys_of_a_section_are_what_a_recipe_is_held_to(c):
+    """What must be said is missed where it is absent; what may be said is taken; what is not listed is refused."""
+    recipe = yaml.safe_load(recipe_of(c))
+    section = section_of(c)
+    if section not in recipe:
+        section = {"entropy": "auxiliary"}.get(section, section)
+    if section not in recipe or not keys_of(c):
+        assert set(must_be_said(c)) == set()
+        return
+    slot = recipe[section] if isinstance(recipe[section], dict) else {"use": recipe[section]}
+    slot |= {"apply": "loss"} if "apply" in slot else {}  # in the reward there is no mean
+    assert refused(c, {**recipe, section: slot}) == ""
+    for key in keys_of(c):
+        less = {k: v for k, v in slot.items() if k != key.name}
+        assert bool(refused(c, {**recipe, section: less})) is (not key.default)
+    every = {"coef": 0.5, "apply": "loss", "aggregation": "token-mean", "denominator": "original", "decide": "loss"}
+    for key, value in every.items():
+        wrong = "unknown key" in (said := refused(c, {**recipe, section: {**slot, key: value}})) or "drops no token" in said
+        wrong |= "does not read the current policy" in said
+        assert wrong is (key not in {k.name for k in keys_of(c)})
+
+
+# ── find ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("words", "first", "where"),
+    [
+        (["k3+"], "k3", "elsewhere"), (["low_var_kl"], "k3", "alias"), (["gspo"], "gspo", "name"), (["tis"], "truncated-is", "alias"),
+        (["overlong_buffer_len"], "overlong", "hyperparameter"), (["teacher", "whole"], None, "text"), (["token_mask", "ms-swift"], "masked-is", "elsewhere"),
+        (["DUAL_clip"], "dual-clip", "name"), (["2402.03300"], "grpo", "text"),
+    ],
+)  # fmt: skip
+def test_find_looks_everywhere(words, first, where, monkeypatch):
+    code, out, _ = run("find", *words, "--json")
+    hits = json.loads(out)
+    assert code == 0
+    assert set(hits[0]) == {"kind", "name", "where", "text"}
+    assert first in (None, hits[0]["name"])
+    assert where in ("", *(h["where"] for h in hits))
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, _ = run("find", *words)
+    lines = out.splitlines()
+    assert code == 0
+    assert len(lines) == min(len(hits), 20) + (len(hits) > 20)
+    assert all(line.startswith(f"{h['kind']}/{h['name']}  ".rstrip()) for line, h in zip(lines, hits, strict=False))
+    assert max(map(len, lines)) <= 80
+    assert all("*" in line for line in lines[:20])  # the words are marked
+    assert any(f"*{words[0].lower().replace('_', '-')}*" in line.lower().replace("_", "-") for line in lines)
+
+
+def test_find_puts_the_best_first():
+    order = ["alias", "name", "elsewhere", "hyperparameter", "text"]
+    for words in (["entropy"], ["mask"], ["ratio"], ["clip"]):
+        hits = found(words, catalog())
+        exact = [h for h in hits if h.text.replace("_", "-") == words[0]]
+        rest = [order.index(h.where) for h in hits if h not in exact]
+        assert rest == sorted(rest)
+        assert hits[: len(exact)] == exact
+        assert len({h.name for h in hits}) == len(hits) > 3
+    assert next(h.name for h in found(["k3"], catalog())) == "kl/k3"
+    assert [h.where for h in found(["entropy"], catalog())][:2] == ["name", "alias"]
+
+
+def test_find_says_that_there_are_more():
+    _, out, _ = run("find", "the")
+    hits = json.loads(run("find", "the", "--json")[1])
+    assert len(hits) > 20
+    assert out.splitlines()[-1] == f"... and {len(hits) - 20} more; another word makes it fewer."
+
+
+@pytest.mark.parametrize(("words", "say"), [(["zzz"], "Nothing speaks of 'zzz'.\n"), (["k3", "zzz"], "Nothing speaks of 'k3 zzz'.")])
+def test_find_finds_nothing(words, say):
+    code, out, err = run("find", *words)
+    assert (code, out) == (1, "")
+    assert err.startswith(say)
+    code, out, _ = run("find", *words, "--json")
+    assert (code, json.loads(out)) == (1, [])
+
+
+@pytest.mark.parametrize("broken", ["{use: ppo-clip", "[1, 2}", "'ppo"])
+def test_broken_yaml_in_an_override_is_called_that(broken, mine):
+    code, _, err = run("check", "r.yaml", f"policy_loss={broken}")
+    assert code == 1
+    assert "policy_loss: no YAML: " in err
+    assert re.search(r"\(character \d+\)\n1 fault\n$", err)
 
 
 # ── check ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -189,9 +330,49 @@ def test_check_names_every_fault_with_its_place(mine):
 def test_check_shows_a_kl_in_the_reward(mine):
     code, out, _ = run("check", "ppo")
     assert code == 0
-    assert "adaptive-kl(" in out
-    assert [line.split()[:2] for line in out.splitlines() if line.strip().startswith(("reward", "advantage"))] == [
-        ["reward", "k1"], ["advantage", "gae"], ["advantage", "whiten"],
+    assert [re.split("  +", line)[1:] for line in out.splitlines() if line.startswith(("  KL", "  advantage"))] == [
+        ["KL in reward", "k1", "adaptive-kl"], ["advantage", "gae"], ["advantage", "whiten"],
+    ]  # fmt: skip
+    assert "      coef: kl_coef=0.02  target=0.1  horizon=10000.0\n" in out
+    assert "      unbiased=true  epsilon=1e-08  shift_mean=true\n" in out
+
+
+CHAIN = """policy_loss: ppo-clip
+advantage: grpo
+reward: {use: overlong, max_resp_len: 20480, overlong_buffer_len: 4096}
+filter: {use: group-mean-bounds, reward_range: [0, 1]}
+kl: {use: k3, coef: {use: linear, start: 0.01, end: 0.0, steps: 500}}
+correction:
+  - {use: masked-is, denominator: original}
+  - {use: high-entropy, denominator: original}
+aggregation: {use: seq-mean-token-sum-norm, loss_scale_factor: 1024}
+"""
+
+
+@pytest.mark.parametrize("columns", [48, 80, 120])
+@pytest.mark.parametrize("recipe", [None, "ppo", "dapo"])
+def test_check_breaks_nothing_that_one_types(recipe, columns, mine, monkeypatch):
+    monkeypatch.setenv("COLUMNS", str(columns))
+    (mine / "chain.yaml").write_text(CHAIN)
+    code, out, _ = run("check", recipe or "chain.yaml")
+    assert code == 0
+    assert "…" not in out
+    assert max(map(len, out.splitlines())) <= columns
+    plan = lossary.compose(recipe or mine / "chain.yaml").plan
+    bounds = [*plan.rewards, *plan.filters, *plan.advantages, *(c.bound for c in plan.corrections), *(t.bound for t in plan.terms)]
+    words = {f"{k}={written(v)}" for b in (*bounds, *plan.aggregations.values()) for k, v in b.params.items()}
+    assert len(words) > 5
+    assert {w for w in words if w not in out} == set()
+    if recipe is None:
+        assert "reward_range=[0.0, 1.0]" in out
+        assert "decided in loss  denominator=original" in out
+        assert "coef: start=0.01  end=0.0  steps=500" in out
+
+
+def test_values_are_written_as_a_recipe_says_them():
+    values = [None, True, False, 1e-8, 20.0, 3, "none", "", (0.0, 1.0), [1, None], {"use": "x", "a": [True]}]
+    assert [yaml.safe_load(written(v)) if not isinstance(v, float) else float(written(v)) for v in values] == [
+        None, True, False, 1e-8, 20.0, 3, "none", "", [0.0, 1.0], [1, None], {"use": "x", "a": [True]}
     ]  # fmt: skip
 
 
@@ -357,7 +538,7 @@ def test_version_and_help():
     assert run("--version") == (0, f"{__version__}\n", "")
     code, out, _ = run("--help")
     assert code == 0
-    assert all(word in out for word in ("list", "show", "check", "train"))
+    assert all(word in out for word in ("list", "find", "show", "check", "train"))
     assert run("frobnicate")[0] == 2
 
 

@@ -104,6 +104,55 @@ def test_a_kl_is_drawn_against_the_log_ratio():
     assert len(portrait("kl", "k3").panels[0].lines) == 1  # there is nothing to compare it with but itself
 
 
+@pytest.mark.parametrize(
+    ("name", "labels"),
+    [
+        ("k3", ["k3, own gradient", "straight-through, unbiased, importance-token"]), ("k2", ["$k_3$, exact", "k2, own gradient", "importance-token"]),
+        ("k1", ["$k_3$, exact", "k1, own gradient", "straight-through, unbiased", "importance-token"]),
+        ("abs", ["$k_3$, exact", "abs, own gradient", "straight-through, unbiased", "importance-token"]), ("full", ["$k_3$, exact", "full"]),
+    ],
+)  # fmt: skip
+def test_other_gradients_of_a_kl_are_further_lines(name, labels):
+    _, slope = portrait("kl", name).panels
+    assert [line.label for line in slope.lines] == labels
+    for line in slope.lines:
+        if line.label.startswith("straight-through"):
+            assert torch.allclose(line.y, line.x)  # d, the gradient of the KL
+    assert len({line.tone for line in slope.lines}) == len(slope.lines)
+
+
+def test_only_a_picture_that_stands_alone_bears_its_name(tmp_path, monkeypatch):
+    """On a page name and caption are HTML; a saved file has both, and the settings."""
+    said = []
+    real = portraits.draw.rendered
+    monkeypatch.setattr(
+        portraits.draw,
+        "rendered",
+        lambda p, form, ink, *, heading: said.append((p.caption, heading)) or real(p, form, ink, heading=heading),
+    )
+    assert show("ppo-clip", "--plot", str(tmp_path / "x.svg")).exit_code == 0
+    assert show("linear", "--plot", str(tmp_path / "y.svg")).exit_code == 0
+    portraits.save(portrait("kl", "k3"), tmp_path / "z.svg")
+    assert said[0] == ("One token. Settings: clip_ratio_low 0.2, clip_ratio_high 0.2, log_ratio_bound 20.0.", "ppo-clip  (policy loss)")
+    assert said[1] == ("With start: 0.02, end: 0.0, steps: 500.", "linear  (coefficient)")
+    assert said[2][1] == ""
+    picture = portrait("kl", "k3")
+    sizes = [float(re.search(rb'height="([\d.]+)pt"', real(picture, "svg", heading=h))[1]) for h in ("", "k3  (kl)")]
+    assert sizes[1] > sizes[0] + 20
+
+
+def test_a_legend_of_one_entry_is_left_out():
+    from lossary.cli.portrait.draw import _entries
+
+    assert _entries(portrait("aggregation", "token-mean")) == {}
+    assert list(_entries(portrait("kl", "full"))) == ["$k_3$, exact", "full"]
+    assert list(_entries(portrait("coefficient", "adaptive-kl"))) == ["target"]  # it explains a faint line beside another
+    alone = [
+        c.name for c in OURS if c.kind.name == "kl" and (p := portrait_of(c)) and len({q.label for n in p.panels for q in n.lines}) == 1
+    ]
+    assert all(_entries(portrait("kl", name)) == {} for name in alone)
+
+
 def test_an_aggregation_is_drawn_against_the_length():
     token, whole = portrait("aggregation", "seq-mean-token-mean").panels
     (line,) = token.lines
@@ -161,7 +210,7 @@ def test_json_stays_json(tmp_path):
         (("k3", "--plot", "folder.svg", "--force"), "folder.svg cannot be written: Is a directory."),
         (("grpo", "--plot", "x.svg"), "'grpo' is several components: say advantage/grpo and policy_loss/grpo."),
         (("constant", "--plot", "x.svg"), "'constant' has no picture: nothing about a coefficient like this is a curve."),
-        (("k33", "--plot", "x.svg"), "No component is called 'k33'. Did you mean 'k3'?"),
+        (("k33", "--plot", "x.svg"), "No component is called 'k33'. Did you mean 'k3'? `lossary find k33` searches everything."),
         (("k3", "--force"), "--force says that --plot may replace a file; say --plot FILE too."),
     ],
 )  # fmt: skip

@@ -272,6 +272,10 @@ def test_an_override_reaches_its_value(assignment, path, value):
         ("kl.coef=1", "override 'kl.coef=1': kl.coef: the list has no entry 'coef'"),
         ("kl.0.coef.use=linear", "override 'kl.0.coef.use=linear': kl.0.coef.use: kl.0.coef is 0.1 and has no parts"),
         ("policy_loss.clip_ratio_low=2", "override 'policy_loss.clip_ratio_low=2': policy_loss.clip_ratio_low: 2 is out of bounds"),
+        ("policy_loss={use: ppo-clip", "override 'policy_loss={use: ppo-clip': policy_loss: no YAML: expected ',' or '}', but got '<stream end>' (character 26)"),
+        ("policy_loss=[1, 2}", "override 'policy_loss=[1, 2}': policy_loss: no YAML: expected ',' or ']', but got '}' (character 18)"),
+        ("policy_loss={use: a, use: b}", "override 'policy_loss={use: a, use: b}': policy_loss: the key 'use' stands here again; first on line 1 (character 22)"),
+        ("policy_loss='ppo", "override \"policy_loss='ppo\": policy_loss: no YAML: found unexpected end of stream (character 16)"),
         ("kl.²=1", "override 'kl.²=1': kl.²: the list has no entry '²'"),
     ],
 )  # fmt: skip

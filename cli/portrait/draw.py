@@ -4,6 +4,7 @@ import io
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from ...registry import LossaryError
@@ -11,6 +12,7 @@ from .picture import Line, Panel, Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SUFFIXES = (".svg", ".png", ".pdf")
 _DASHES: dict[str, Any] = {"second": (0, (4.5, 1.6)), "faint": (0, (1, 1.6))}
@@ -40,14 +42,14 @@ DARK = Ink("#cfd3d9", "#2c2f34", "#565b63", "#868d97", "#56b4e9", "#f0904d", "#3
 PRINT = Ink("#3b3f46", "#e7e9ec", "#b9bdc4", "#9097a1", "#0072b2", "#d55e00", "#009e73", "#ffffff")
 
 
-def save(picture: Picture, path: Path, ink: Ink = PRINT) -> None:
-    """Write a picture as SVG, PNG or PDF, as the suffix says."""
+def save(picture: Picture, path: Path, ink: Ink = PRINT, *, heading: str = "") -> None:
+    """Write a picture as SVG, PNG or PDF, as the suffix says; with a ``heading`` it stands alone: that above, the caption below."""
     if path.suffix.lower() not in SUFFIXES:
         raise LossaryError(f"{path}: a picture ends in .svg, .png or .pdf, not in {path.suffix or 'nothing'!r}.")
-    path.write_bytes(rendered(picture, path.suffix.lower()[1:], ink))
+    path.write_bytes(rendered(picture, path.suffix.lower()[1:], ink, heading=heading))
 
 
-def rendered(picture: Picture, form: str, ink: Ink = PRINT) -> bytes:
+def rendered(picture: Picture, form: str, ink: Ink = PRINT, *, heading: str = "") -> bytes:
     """Return a picture as the bytes of a file; the same picture gives the same bytes."""
     try:
         import matplotlib
@@ -58,15 +60,30 @@ def rendered(picture: Picture, form: str, ink: Ink = PRINT) -> bytes:
         raise LossaryError("drawing needs matplotlib, which is not installed: pip install lossary[plot]") from error
     with matplotlib.rc_context(fname=str(files("lossary.cli.portrait") / "lossary.mplstyle")):
         n = len(picture.panels)
-        figure = Figure(figsize=(7.5 if n > 1 else 5.6, 2.6 if n == 1 else 2.8), layout="constrained", facecolor=ink.paper)
+        width, height = 7.5 if n > 1 else 5.6, 2.6 if n == 1 else 2.8
+        below = wrap(picture.caption, int(16 * width)) if heading else []
+        strip = 0.3 + (0.26 if n > 1 and _entries(picture) else 0.0) if heading else 0.0
+        more = strip + 0.06 + 0.15 * len(below) if heading else 0.0
+        figure = Figure(figsize=(width, height + more), layout="constrained", facecolor=ink.paper)
         canvas: Any = FigureCanvasSVG(figure) if form == "svg" else FigureCanvasAgg(figure)
         for i, panel in enumerate(picture.panels):
             _panel(figure.add_subplot(1, n, i + 1), panel, ink)
-        _legend(figure, picture, ink)
+        _legend(figure, picture, ink, 1 - 0.27 / (height + more) if heading else None)
+        if heading:
+            _surrounded(figure, heading, below, strip, more - strip, ink)
         out = io.BytesIO()
         undated = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}
         canvas.figure.savefig(out, format=form, facecolor=ink.paper, transparent=ink.paper == "none", metadata=undated.get(form))
         return out.getvalue()
+
+
+def _surrounded(figure: "Figure", heading: str, below: list[str], strip: float, foot: float, ink: Ink) -> None:
+    """Give a picture that no page surrounds its name and what was done to get it: inches for a strip above and a foot below the panels."""
+    height = figure.get_figheight()
+    layout: Any = figure.get_layout_engine()
+    layout.set(rect=(0, foot / height, 1, 1 - (strip + foot) / height))
+    figure.text(0.012, 1 - 0.07 / height, heading, va="top", fontsize=10.5, weight="bold", color=ink.text)
+    figure.text(0.012, 0.05 / height, "\n".join(below), va="bottom", fontsize=7.5, linespacing=1.3, color=ink.text)
 
 
 def _panel(axes: "Axes", panel: Panel, ink: Ink) -> None:
@@ -120,19 +137,22 @@ def _roomy(axes: "Axes", panel: Panel) -> None:
         axes.set_ylim(min(0.0, 1.6 * low), max(0.0, 1.6 * high) or 1.0)
 
 
-def _legend(figure: Any, picture: Picture, ink: Ink) -> None:
+def _entries(picture: Picture) -> dict[str, str]:
+    """Return the tone of each label; a single line that is alone in its picture needs no legend."""
+    seen = {line.label: line.tone for panel in picture.panels for line in panel.lines if line.label}
+    return seen if len(seen) > 1 or "faint" in seen.values() else {}
+
+
+def _legend(figure: Any, picture: Picture, ink: Ink, top: float | None) -> None:
+    """Name the lines beside a single panel, or above several; ``top``: below a heading that ends at this height."""
     from matplotlib.lines import Line2D
 
-    seen = {line.label: line.tone for panel in picture.panels for line in panel.lines if line.label}
+    seen = _entries(picture)
     if not seen:
         return
     keys = [Line2D([], [], color=ink.of(tone), linestyle=_DASHES.get(tone, "solid")) for tone in seen.values()]
     alone = len(picture.panels) == 1
-    figure.legend(
-        keys,
-        list(seen),
-        loc="outside right upper" if alone else "outside upper left",
-        ncols=1 if alone else len(seen),
-        labelcolor=ink.text,
-        borderaxespad=0.2,
-    )
+    place: dict[str, Any] = {"loc": "outside right upper" if alone else "outside upper left"}
+    if top is not None and not alone:  # what stands outside would take the heading's place
+        place = {"loc": "upper left", "bbox_to_anchor": (0.0, top)}
+    figure.legend(keys, list(seen), ncols=1 if alone else len(seen), labelcolor=ink.text, borderaxespad=0.2, **place)

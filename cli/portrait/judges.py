@@ -1,5 +1,7 @@
 """KL estimates, the critic's losses, and corrections against the mismatch between sampler and trainer."""
 
+from typing import get_args
+
 import torch
 from torch import Tensor
 
@@ -34,24 +36,45 @@ def kl(component: Component) -> Picture:
     against = r"log-ratio  $\log\,\pi/\pi_\mathrm{ref}$ [nats]"
     exact = Line(apart, torch.expm1(-apart) + apart, r"$k_3$, exact", "faint")
     pull = Line(apart, 1 - (-apart).exp(), r"$k_3$, exact", "faint")
-    here = component.name
     exact_is_it = torch.allclose(value, exact.y) and torch.allclose(slope, pull.y)
     beside = [() if exact_is_it else (line,) for line in (exact, pull)]
+    others = _other_gradients(component, slope, apart, log_prob, ref)
+    here = f"{component.name}, own gradient" if others else component.name
     low = min(-0.6, value.min().item() - 0.3)
     panels = (
         Panel("Value [nats]", against, (*beside[0], Line(apart, value.detach(), here)), (0.0,), (low, max(4.5, value.max().item() * 0.35))),
         Panel(
             r"Gradient  $\partial/\partial\ell$",
             against,
-            (*beside[1], Line(apart, slope, here)),
+            (*beside[1], Line(apart, slope, here), *others),
             (0.0,),
             (-4.5, max(3.6, slope.max().item())),
         ),
     )
     whole = " The other words keep their proportions." if "logits" in component.columns else ""
+    choice = " Further slopes: other choices of its gradient." if others else ""
     return Picture(
-        panels, f"One token on policy.{whole} Left of 0 the policy has lost what the reference had, right of it the policy has gained."
+        panels,
+        f"One token on policy.{whole} Left of 0 the policy has lost what the reference had, right of it the policy has gained.{choice}",
     )
+
+
+def _other_gradients(component: Component, own: Tensor, apart: Tensor, log_prob: Tensor, ref: Tensor) -> list[Line]:
+    """Return what ``gradient`` makes of the slope where it has a choice; choices that agree on policy share a line."""
+    field = component.params.model_fields.get("gradient")
+    choices = [c for c in get_args(field.annotation) if c != field.default] if field is not None else []
+    agreed: list[tuple[Tensor, list[str]]] = []
+    for choice in choices:
+        moved = log_prob.detach().requires_grad_()
+        columns = {"log_prob": moved, "ref_log_prob": ref, "old_log_prob": moved.detach()}
+        value = call(component, _tokens(apart.shape[0]), columns, {"gradient": choice})
+        (slope,) = torch.autograd.grad(value.sum(), moved)
+        same = next((names for line, names in agreed if torch.allclose(line, slope)), None)
+        if same is not None:
+            same.append(choice)
+        elif not torch.allclose(slope, own):
+            agreed.append((slope, [choice]))
+    return [Line(apart, slope, ", ".join(names), tone) for (slope, names), tone in zip(agreed, ("second", "third"), strict=False)]
 
 
 def value(component: Component) -> Picture:
