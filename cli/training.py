@@ -17,6 +17,7 @@ from ..pipeline import load_recipe
 from ..trainer.loop import Trainer
 from ..trainer.run_folder import RunFolder
 from ..trainer.settings import Settings
+from .measured import of_strangers
 
 ROWS = (
     ("policy loss", "actor/pg_loss"), ("kl loss", "actor/kl_loss"), ("entropy loss", "actor/entropy_loss"), ("sft loss", "actor/sft_loss"),
@@ -25,6 +26,8 @@ ROWS = (
     ("gradient norm", "actor/grad_norm"), ("response length", "response_length/mean"), ("reward", "reward"), ("held-out accuracy", "eval/accuracy"),
 )  # fmt: skip
 LAST = 5
+MOST = 6
+"""Metrics of somebody's own components that still fit below the others."""
 
 
 def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path | None, *, as_json: bool) -> None:
@@ -133,6 +136,14 @@ def _report(console: Console, lines: list[dict[str, Any]], told: Mapping[str, An
         if found:
             last = told["reward_last"] if key == "reward" else found[-1]
             table.add_row(name, f"{found[0]:.4f}", "→", f"{last:.4f}", style="bold" if key in ("reward", "eval/accuracy") else "")
+    own = of_strangers(key for line in lines for key, value in line.items() if isinstance(value, (int, float)))
+    for i, key in enumerate(own[:MOST]):
+        found = [line[key] for line in lines if key in line]
+        table.add_section() if not i else None
+        table.add_row(key, f"{found[0]:.4f}", "→", f"{found[-1]:.4f}")
+    if own:
+        beside = f", and {len(own) - MOST} more" if len(own) > MOST else ""
+        table.caption, table.caption_justify = f"below the line: reported by your components{beside}", "left"
     console.print(table)
     rewards = min(LAST, sum("reward" in line for line in lines))
     mean = f"; the last reward is the mean of {rewards} steps" if rewards > 1 else ""

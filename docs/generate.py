@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from family import Zoo
-from overview import columns_table, index_page, kind_page, names_tables
+from overview import columns_table, index_page, kind_page, kinds_table, names_tables
 from page import component_page
 
 from lossary import catalog
@@ -22,6 +22,7 @@ def generate(folder: Path, *, of: Iterable[Component] | None = None, portray: Po
     zoo = Zoo.of(catalog() if of is None else of)
     wanted: dict[Path, str] = {folder / "index.md": index_page(zoo), folder / "_columns.md": columns_table(zoo)}
     wanted[folder / "_names.md"] = names_tables(zoo)
+    wanted[folder / "_kinds.md"] = kinds_table(zoo)
     kept: set[Path] = set()
     for kind in zoo.kinds:
         wanted[folder / kind / "index.md"] = kind_page(zoo, kind)

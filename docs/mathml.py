@@ -18,7 +18,11 @@ def _named(found: re.Match[str]) -> str:
 def formula(latex: str, *, block: bool = False) -> str:
     """Return one formula as a ``<math>`` element."""
     plain = re.sub(r"\\([bB]ig+)([lrm]?)\b", r"\\\1", latex).replace("\\textstyle", "")
+    if block:  # a small fraction saves a line of text from growing; on a line of its own it is only hard to read
+        plain = re.sub(r"\\t(frac|binom)\b", r"\\\1", plain)
     made = convert(_NAMES.sub(_named, plain), display="block" if block else "inline")
+    if block:  # cells of a table are set small by a browser, as in a line of text
+        made = made.replace("<mtable", '<mtable displaystyle="true"')
     return re.sub(r"<mrow>((?:<mi mathvariant=\"normal\">\w</mi>)+)</mrow>", _word, made)
 
 

@@ -34,10 +34,20 @@ def index_page(zoo: Zoo) -> str:
     for kind in zoo.kinds:
         title, said = TITLES.get(kind, (kind, ""))
         family = zoo.family(kind)
-        links = " · ".join(f"[{c.name}]({kind}/{c.name}.md)" for c in family)
-        parts.append(f"## [{title}]({kind}/index.md)\n\n{said}\n\n{links}")
+        rows = [f"- [{c.name}]({kind}/{c.name}.md): {inline(c.summary)}" for c in family]
+        parts.append(f"## [{title}]({kind}/index.md)\n\n{said}\n\n::::{{container}} names\n" + "\n".join(rows) + "\n::::")
     listed = "\n".join(f"{kind}/index" for kind in zoo.kinds)
     return "\n\n".join((*parts, f"```{{toctree}}\n:hidden:\n:maxdepth: 2\n\n{listed}\n```")) + "\n"
+
+
+def kinds_table(zoo: Zoo) -> str:
+    """Return how many components of each kind there are, and three of them, for a page in the folder above."""
+    rows = []
+    for kind in zoo.kinds:
+        family = zoo.family(kind)
+        shown = ", ".join(f"[{c.name}](zoo/{kind}/{c.name}.md)" for c in sorted(family, key=lambda c: -len(c.compat))[:3])
+        rows.append((f"[{TITLES.get(kind, (kind, ''))[0]}](zoo/{kind}/index.md)", str(len(family)), shown))
+    return table(("kind", "components", "among them"), rows) + "\n"
 
 
 def columns_table(zoo: Zoo) -> str:

@@ -66,8 +66,15 @@ def _keys(c: Component) -> list[str]:
 
 
 def _params(c: Component) -> list[str]:
+    whole = lambda bounds: re.sub("([<>]=?) ", "\\1\u00a0", bounds)  # noqa: E731 no line ends between a sign and its number
     rows = [
-        (f"`{name}`", _cell(kind), _cell(bounds), f"`{default}`" if default != "required" else "*required*", inline(said, table=True))
+        (
+            f"`{name}`",
+            _cell(kind),
+            _cell(whole(bounds)),
+            f"`{default}`" if default != "required" else "*required*",
+            inline(said, table=True),
+        )
         for name, kind, bounds, default, said in bounds_of(c.params)
     ]
     return ["## Hyperparameters", table(("name", "type", "bounds", "default", "meaning"), rows)] if rows else []

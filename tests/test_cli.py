@@ -439,6 +439,18 @@ def test_train_ends_with_a_table_for_people(mine):
         assert word in out
 
 
+def test_train_shows_what_ones_own_components_report(mine):
+    report = ", ".join(f'"own{i}": Mean(log_prob.detach())' for i in range(8))
+    text = MINE.replace("-> PerToken:", ":").replace("import PerToken", "import Mean, PerToken")
+    (mine / "my_losses.py").write_text(text.replace("* log_prob\n", f"* log_prob, {{{report}}}\n"))
+    code, out, _ = run("train", "r.yaml")
+    assert code == 0
+    assert re.findall(r"^ (actor/own\d)  ", out, re.M) == [f"actor/own{i}" for i in range(6)]
+    assert "below the line: reported by your components, and 2 more" in " ".join(out.split())
+    (mine / "my_losses.py").write_text(MINE)
+    assert "reported by" not in run("train", "r.yaml")[1]
+
+
 def test_train_warns_and_goes_on(mine):
     code, _, err = run("train", "r.yaml", "--json", "policy_loss={use: gspo}")
     assert code == 0

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from blocks import ROOT, Block, blocks, matches, run
 from example import recipe_of
@@ -16,7 +17,13 @@ from page import component_page
 from restructured import to_myst
 
 import lossary
+from lossary.cli.measured import KNOWN, explained, of_strangers
+from lossary.cli.portrait.examples import required
+from lossary.cli.sections import keys_of, must_be_said
+from lossary.pipeline import bundled_recipes, load_recipe
 from lossary.registry import KINDS, Component
+from lossary.trainer.loop import train
+from lossary.trainer.settings import Settings
 
 OURS = [c for c in lossary.catalog() if c.distribution == "lossary"]
 HAND = sorted((ROOT / "docs").glob("*.md"))
@@ -122,6 +129,100 @@ def test_words_in_formulas_stay_words():
     assert "<mo>sg</mo>" in made
 
 
+def test_fractions_on_a_line_of_their_own_are_large():
+    pytest.importorskip("latex2mathml", reason="`make docs` installs it")
+    from mathml import formula
+
+    assert 'displaystyle="false"' in formula(r"\tfrac{1}{n} \sum_t x_t")
+    assert 'displaystyle="false"' not in formula(r"\tfrac{1}{n} \sum_t x_t", block=True)
+    assert '<mtable displaystyle="true"' in formula(r"\begin{cases} \frac{1}{n} & x > 0 \\\\ 0 & x \le 0 \end{cases}", block=True)
+
+
+@pytest.mark.parametrize("c", OURS, ids=lambda c: f"{c.kind.name}-{c.name}")
+def test_the_index_has_a_line_for_every_component(c, zoo):
+    text = (zoo / "index.md").read_text("utf-8")
+    assert len(re.findall(rf"^- \[{re.escape(c.name)}\]\({c.kind.name}/{re.escape(c.name)}\.md\): \S", text, re.M)) == 1
+
+
+@pytest.mark.parametrize("c", OURS, ids=lambda c: f"{c.kind.name}-{c.name}")
+def test_a_page_says_what_the_section_must_add(c, zoo):
+    """What has no default is never shown as one, be it a hyperparameter or a key of the section."""
+    text = (zoo / c.kind.name / f"{c.name}.md").read_text("utf-8")
+    told = re.search(r"## In a recipe\n\nWith its defaults:(.*)\n", text)
+    assert set(must_be_said(c)) | set(required(c)) == set(re.findall("`(\\w+)`", told[1] if told else ""))
+    for key in keys_of(c):
+        assert f"| `{key.name}` | " in text
+    assert ("Beside its hyperparameters the section" in text) is bool(keys_of(c))
+
+
+def test_the_kinds_are_counted(zoo):
+    text = (zoo / "_kinds.md").read_text("utf-8")
+    assert sum(int(n) for n in re.findall(r"^\| \[.*?\) \| (\d+) \|", text, re.M)) == len(OURS)
+
+
+# ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def listed() -> list[str]:
+    """The names, or patterns of names, that the page on metrics explains."""
+    rows = re.findall(r"^\| (`.*?) \| (.*?) \|", (ROOT / "docs" / "metrics.md").read_text("utf-8"), re.M)
+    assert all(meaning.strip() for _, meaning in rows)
+    return [name for names, _ in rows for name in re.findall(r"`([^`]+)`", names)]
+
+
+def test_the_page_on_metrics_lists_what_the_table_at_the_end_knows():
+    assert len(listed()) == len(set(listed())) > 80
+    assert set(listed()) == set(KNOWN)
+    assert len(KNOWN) == len(set(KNOWN))
+
+
+@pytest.mark.parametrize("recipe", sorted(bundled_recipes()))
+def test_every_metric_of_a_bundled_recipe_is_explained(recipe, tmp_path):
+    small = ("train.steps=1", "warm_up.steps=1", "rollout.prompts=2", "evaluate.items=2")
+    if recipe != "demo":
+        small += ("model={d_model: 8, layers: 1, heads: 2}",)
+    _, lines = train(Settings.of(load_recipe(recipe, small)), tmp_path)
+    names = {name for line in lines for name in line}
+    assert {"step", "eval/accuracy", "actor/loss", "actor/grad_norm", "time/cpu_seconds"} <= names
+    assert {n for n in names if not explained(n)} == set()
+
+
+def test_every_metric_of_filters_and_corrections_is_explained():
+    recipe = {
+        "advantage": "grpo", "policy_loss": "dual-clip", "reward": {"use": "clip-rewards"}, "filter": "group-spread",
+        "correction": ["target-ess", {"use": "m2po", "denominator": "original"}],
+    }  # fmt: skip
+    objective = lossary.compose(recipe)
+    old = -torch.rand(6)
+    columns = {"old_log_prob": old, "rollout_log_prob": old + 0.1 * torch.rand(6), "rewards": torch.tensor([1.0, 0, 1])}
+    batch = objective.weigh(objective.estimate(lossary.Batch.from_packed([3, 1, 2], group_ids=[1, 1, 1], **columns)))
+    names = set(objective.metrics(objective.loss(batch, log_prob=old.clone().requires_grad_()), batch))
+    assert {
+        "filter/group_spread_kept",
+        "correction/ess",
+        "rollout_corr/chi2_seq",
+        "critic/reward_clip_rewards",
+        "actor/pg_clipfrac_lower",
+    } <= names
+    assert {n for n in names if not explained(n)} == set()
+
+
+def test_every_report_of_a_component_is_explained():
+    """Of all that stand in the source, also those that no bundled recipe uses."""
+    seen = set()
+    for role, folder in {"actor": "algorithms/policy", "critic": "algorithms/value", "correction": "estimators/correction"}.items():
+        for path in (ROOT / folder).glob("*.py"):
+            seen |= {f"{role}/{name}" for name in re.findall(r'"([\w/]+)": (?:Mean|Max|Min)\(', path.read_text("utf-8"))}
+    for path in (ROOT / "algorithms" / "auxiliary").glob("*.py"):
+        seen |= {f"actor/{name}" for name in re.findall(r'"([\w/]+)": (?:Mean|Max|Min)\(', path.read_text("utf-8"))}
+    assert len(seen) > 30
+    assert {name for name in seen if not explained(name)} == set()
+
+
+def test_a_strangers_metric_is_told_from_ours():
+    assert of_strangers(["actor/pg_loss", "actor/clipped", "step", "critic/mine", "actor/clipped"]) == ["actor/clipped", "critic/mine"]
+
+
 # ── every block runs ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -135,9 +236,41 @@ def test_the_blocks_of_a_page_run(page, tmp_path, monkeypatch):
         run(block, scope, tmp_path)
 
 
+@pytest.mark.parametrize("page", HAND, ids=lambda p: p.name)
+def test_no_block_runs_off_the_right_edge(page):
+    """About 88 characters fit beside the menu of a page."""
+    assert [line for block in blocks(page.read_text("utf-8")) for line in block.text.splitlines() if len(line) > 88] == []
+
+
+def test_pages_that_link_into_the_zoo_say_how_to_read_them():
+    linking = {p.name for p in HAND if re.search(r"\(zoo/|\{include\} zoo/", p.read_text("utf-8"))} - {"index.md"}
+    saying = {p.name for p in HAND if "`make docs`" in p.read_text("utf-8").split("\n\n")[1]}
+    assert linking == saying > {"choosing.md", "migrating.md"}
+
+
+def test_a_filter_on_the_raw_score_is_not_one_on_the_punished_reward():
+    """As the page on other frameworks says of DAPO: all right but one too long, and a spread only after the punishment."""
+    text = (ROOT / "docs" / "migrating.md").read_text("utf-8").partition("### DAPO")[2]
+    (code,) = re.findall(r"```python\n(.*?)```", text.partition("### Setting")[0], re.S)
+    recipe = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", text, re.S)[0])
+    assert recipe["filter"]["use"] == "group-spread"
+    scope = {"__name__": "page"}
+    exec(compile(code, "migrating.md", "exec"), scope)
+    recipe["reward"] |= {"max_resp_len": 4, "overlong_buffer_len": 2}
+    left = []
+    for chosen in (recipe["filter"], "acc-spread"):
+        objective = lossary.compose({**recipe, "filter": chosen}, components=[scope["acc_spread"]], columns=[scope["acc"]])
+        batch = lossary.Batch.from_packed(
+            [4, 1, 1, 1, 1, 1], rewards=torch.tensor([1.0, 1, 1, 0, 1, 1]), acc=torch.tensor([1.0, 1, 1, 0, 1, 1]),
+            old_log_prob=torch.full((9,), -1.0), group_ids=["long", "long", "mixed", "mixed", "same", "same"], fields=[scope["acc"]],
+        )  # fmt: skip
+        left.append(sorted(set(objective.estimate(batch).groups)))
+    assert [len(groups) for groups in left] == [2, 1]
+
+
 def test_most_pages_have_blocks():
     counts = {p.name: len(blocks(p.read_text("utf-8"))) for p in HAND}
-    assert {name for name, n in counts.items() if n == 0} == {"batch.md", "glossary.md", "performance.md"}
+    assert {name for name, n in counts.items() if n == 0} == {"batch.md", "glossary.md", "metrics.md", "performance.md"}
 
 
 @pytest.mark.filterwarnings("ignore::lossary.builtin.RecipeWarning")  # a fragment says nothing of the section that would suit it

@@ -1,5 +1,6 @@
 """README and CONTRIBUTING say only what works: their blocks are run, their outputs compared."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from blocks import blocks
+from blocks import SHORT, blocks
 
 import lossary
 from lossary.cli.training import ROWS
@@ -34,6 +35,23 @@ def own(tmp_path):
 def test_the_recipe_composes(tmp_path):
     (tmp_path / "shown.yaml").write_text(YAML[0])
     assert [t.name for t in lossary.compose(tmp_path / "shown.yaml").plan.terms] == ["policy", "kl", "entropy"]
+
+
+def test_the_first_recipe_trains_as_it_stands(tmp_path):
+    """It warms up, or its reward would stay 0, and it says itself all that a run needs."""
+    (tmp_path / "my.yaml").write_text(YAML[0])
+    said = yaml.safe_load(YAML[0])
+    assert said["warm_up"]["steps"] > 0 < said["train"]["minibatches"]
+    done = lossary_command("train", "my.yaml", *SHORT, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "held-out accuracy" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_first_recipe_learns(tmp_path):
+    (tmp_path / "my.yaml").write_text(YAML[0])
+    told = json.loads(lossary_command("train", "my.yaml", "--json", cwd=tmp_path).stdout)
+    assert told["reward_first"] < 0.2 < 0.8 < told["reward_last"]
 
 
 def test_a_loss_of_ones_own_trains(own):
