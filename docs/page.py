@@ -66,12 +66,12 @@ def _keys(c: Component) -> list[str]:
 
 
 def _params(c: Component) -> list[str]:
-    whole = lambda bounds: re.sub("([<>]=?) ", "\\1\u00a0", bounds)  # noqa: E731 no line ends between a sign and its number
+    whole = lambda cell: re.sub("((?:[<>]|&[lg]t;)=?) ", "\\1\u00a0", cell)  # noqa: E731 no line ends between a sign and its number
     rows = [
         (
             f"`{name}`",
             _cell(kind),
-            _cell(whole(bounds)),
+            whole(_cell(bounds)),
             f"`{default}`" if default != "required" else "*required*",
             inline(said, table=True),
         )

@@ -84,6 +84,7 @@ def test_a_page_tells_all_that_is_known(c, zoo):
     assert all(f"- Made for `{key}" in text for key in c.suits if key != "aggregation")
     assert all(number in text for number in re.findall(r"arXiv:[\d.]+", c.paper))
     assert "## Neighbours" in text
+    assert not re.search(r"^\| `\w+` \| [^|]* \| [^|]*(?:[<>]|&[lg]t;)=? \d", text, re.M)  # no line ends between a sign and its number
     if c.kind.name in ("policy_loss", "kl", "aggregation", "value_loss", "auxiliary_loss"):
         assert "```{math}\n" in text or c.name == "constant-divisor"
     assert not re.search(r"^\.\. |:math:`|``\w", text.replace("```", ""), re.M)  # nothing is left as reStructuredText
