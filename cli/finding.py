@@ -3,7 +3,7 @@
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from rich.console import Console
@@ -55,10 +55,10 @@ def find(words: list[str], *, as_json: bool) -> int:
     return 0
 
 
-def found(words: list[str], components: "Iterator[Component] | object") -> list[Hit]:
+def found(words: list[str], components: Iterable[Component]) -> list[Hit]:
     """Return the components of which some text has every word; ``-`` and ``_`` are the same, a part of a word counts."""
     asked = [_plain(w) for w in words]
-    hits = [hit for c in components if (hit := _hit(c, asked)) is not None]  # type: ignore[attr-defined]
+    hits = [hit for c in components if (hit := _hit(c, asked)) is not None]
     order = list(KINDS)
     return sorted(hits, key=lambda h: (h.rank, order.index(h.component.kind.name), h.component.name))
 
