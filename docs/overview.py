@@ -56,6 +56,7 @@ def columns_table(zoo: Zoo) -> str:
                 if t
             ]
             nan = f" NaN: {f.nan_means}." if f.nan_means else ""
+            nan += f" -inf: {f.inf_means}." if f.inf_means else ""
             bracket = f" ({', '.join(traits)})" if traits else ""
             parts.append(
                 f"(column-{f.name.replace('_', '-')})=\n**`{f.name}`**{bracket}. "

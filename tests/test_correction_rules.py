@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 from correcting import pair, world
-from golden.records import call, corrected
+from golden.records import COMPONENTS, call, corrected
 from torch import Tensor
 
+from lossary import compose
 from lossary.batch import Batch
-from lossary.registry import ColumnError, Level
+from lossary.registry import ColumnError, Level, RecipeError
 
 LN2 = math.log(2)
 
@@ -92,14 +93,14 @@ def test_m2po_treats_tied_tokens_alike_and_keeps_the_smallest() -> None:
     assert kept([0.1, 0.2, 0.3], 9.0) == [True, True, True]
 
 
-def test_a_token_that_one_side_finds_impossible_leaves() -> None:
-    inf = math.inf
-    batch = Batch.from_padded(torch.ones(1, 2), log_prob=torch.zeros(1, 2), old_log_prob=torch.zeros(1, 2))
-    for name in ("log_prob", "old_log_prob", "rollout_log_prob"):
-        changed = batch.with_columns(Level.TOKEN, **{name: torch.tensor([-0.7, -inf])})
-        assert pair(call("correction", "drop-impossible", {}, changed))[1].tolist() == [True, False]
-    unscored = batch.with_columns(Level.TOKEN, rollout_log_prob=torch.tensor([-0.7, math.nan]))
-    assert pair(call("correction", "drop-impossible", {}, unscored))[1].all()
+def test_a_token_that_the_current_policy_finds_impossible_leaves() -> None:
+    batch = Batch.from_padded(torch.ones(1, 3)).with_columns(Level.TOKEN, log_prob=torch.tensor([-0.7, -math.inf, -0.0]))
+    assert pair(call("correction", "drop-impossible", {}, batch))[1].tolist() == [True, False, True]
+    assert COMPONENTS["correction", "drop-impossible"].columns == ("log_prob",)  # the border refuses an infinite one that was recorded
+    impossible = {"use": "drop-impossible", "denominator": "kept"}
+    assert compose({"policy_loss": "ppo-clip", "correction": {**impossible, "decide": "measure"}}).warnings == ()
+    with pytest.raises(RecipeError, match="decide: measure"):
+        compose({"policy_loss": "ppo-clip", "correction": impossible})
 
 
 def ess(w: Tensor) -> float:
