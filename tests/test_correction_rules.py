@@ -181,3 +181,41 @@ def test_presets_are_what_they_say() -> None:
     ]:
         for a, b in zip(corrected(batch, [ours]), corrected(batch, [theirs]), strict=True):
             assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("bound", [0.5, 20.0, None])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("icepop", {}), ("icepop", {"strict": True}), ("masked-is", {}), ("masked-is", {"level": "sequence"}), ("masked-is", {"level": "geometric"}),
+        ("reject-k1", {"agg": "token"}), ("reject-k1", {"agg": "sum"}), ("reject-k1", {"agg": "mean"}),
+    ],
+)  # fmt: skip
+def test_what_is_far_out_is_judged_without_the_bound_of_its_weight(name: str, params: dict[str, Any], bound: float | None) -> None:
+    """Bounds of e^30 and e^-30 are wider than any weight can be, and still reject what lies beyond them."""
+    known = {"log_ratio_bound": bound} if "log_ratio_bound" in COMPONENTS["correction", name].params.model_fields else {}
+    for d, stays in ((29.0, True), (31.0, False), (-29.0, True), (-31.0, False), (0.6, True)):
+        weight, keep = pair(
+            call("correction", name, {**params, **known, "lower": math.exp(-30), "upper": math.exp(30)}, tokens([d], old=-40.0))
+        )
+        assert keep is not None
+        assert keep.tolist() == [stays]
+        if weight is not None:
+            assert float(weight) == pytest.approx(math.exp(max(-(bound or 99), min(d, bound or 99))))
+
+
+@pytest.mark.parametrize("agg", ["token", "mean", "sum", "max"])
+def test_k2_is_judged_without_a_bound(agg: str) -> None:
+    for d, stays in ((24.0, True), (26.0, False), (-26.0, False)):
+        assert pair(call("correction", "reject-k2", {"agg": agg, "upper": 25**2 / 2}, tokens([d], old=-40.0)))[1].tolist() == [stays]
+
+
+def test_a_cap_reaches_as_far_as_it_says() -> None:
+    batch = tokens([22.0, 40.0, 1.0], old=-50.0)
+    for bound in (20.0, 0.5, None):
+        (weight, _), _ = call("correction", "truncated-is", {"cap": math.exp(30), "log_ratio_bound": bound}, batch)
+        torch.testing.assert_close(weight, torch.tensor([22.0, 30.0, 1.0], dtype=torch.float64).exp())
+    (weight, _), _ = call("correction", "truncated-is", {"cap": None}, batch)
+    torch.testing.assert_close(weight, torch.tensor([20.0, 20.0, 1.0], dtype=torch.float64).exp())
+    huge = Batch.from_padded(torch.ones(1, 1), old_log_prob=torch.zeros(1, 1), rollout_log_prob=torch.full((1, 1), -1e4))
+    assert pair(call("correction", "truncated-is", {"cap": 1e300}, huge))[0].isfinite().all()
