@@ -87,7 +87,7 @@ def names_tables(zoo: Zoo) -> str:
     known = {framework for c in zoo.components for framework in c.compat}
     parts = []
     for framework in sorted(known, key=lambda f: (list(FRAMEWORKS).index(f) if f in FRAMEWORKS else 99, f)):
-        rows = [(_link(c), c.kind.name, how.replace("|", "\\|")) for c in zoo.components if (how := c.compat.get(framework))]
+        rows = [(_link(c), c.kind.name, markdown(how)) for c in zoo.components if (how := c.compat.get(framework))]
         parts.append(f"## {FRAMEWORKS.get(framework, framework)}, name by name\n\n{table(('here', 'kind', 'there'), rows)}")
     rows = [(f"`{alias}`", _link(c), c.kind.name) for c in zoo.components for alias in c.aliases]
     parts.append(
