@@ -210,25 +210,33 @@ def _look(
         )
     for name, wrong, count in zip(floats, bad, broken, strict=True):
         if count:
-            raise ColumnError(_located(name, columns[name], wrong, levels[name], outside, count))
+            raise ColumnError(_located(vocabulary[name], columns[name], wrong, levels[name], outside, count))
     return per_row, sum(per_row), group_host, prompt_host, not front
 
 
 def _wrong(x: Tensor, column: Column, where: Tensor | None) -> Tensor:
-    wrong = x.isinf() if column.nan_means else ~x.isfinite()
+    wrong = _unfit(x, column)
     wrong = wrong.flatten(1).any(1) if wrong.dim() > 1 else wrong
     return wrong if where is None else wrong & where
 
 
-def _located(name: str, x: Tensor, wrong: Tensor, level: Level, outside: Outside, count: int) -> str:
+def _unfit(x: Tensor, column: Column) -> Tensor:
+    wrong = x.isinf() if column.nan_means else ~x.isfinite()
+    return wrong & (x != float("-inf")) if column.inf_means else wrong
+
+
+def _located(column: Column, x: Tensor, wrong: Tensor, level: Level, outside: Outside, count: int) -> str:
     place = int(wrong.nonzero()[0])
     at = f"sequence {place}"
     if level is Level.TOKEN:
         row = int(outside.row[place])
         at = f"sequence {row}, position {place - int(outside.starts[row])}"
     value = x[place].flatten()
-    shown = value[~value.isfinite()][0].item()
-    return f"column {name!r} is {shown} at {at}" + (f" and not finite at {count - 1} more places." if count > 1 else ".")
+    shown = value[_unfit(value, column)][0].item()
+    more = f" and not finite at {count - 1} more places" if count > 1 else ""
+    advice = shown == float("-inf") and column.name.endswith("log_prob")
+    hint = " There is no ratio to a policy that could not have sampled the token: take it out of the mask." if advice else ""
+    return f"column {column.name!r} is {shown} at {at}{more}.{hint}"
 
 
 def jagged_parts(x: Tensor, name: str) -> tuple[Tensor, Tensor]:

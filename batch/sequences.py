@@ -117,6 +117,12 @@ class Sequences:
         spread = variance > 0  # the root has no slope at 0: equal values get the gradient 0, not NaN
         return torch.where(spread, torch.where(spread, variance, 1.0).sqrt(), 0.0)
 
+    def group_max(self, x: Tensor) -> Tensor:
+        """``[S] -> [G]``: maximum over each group; an unused slot gives ``-inf``."""
+        groups, slots = self._grouped()
+        floor = x.new_full(slots.shape, float("-inf"))
+        return self.ranks.max(floor.scatter_reduce(0, groups, x, "amax", include_self=True))
+
     def group_spread(self, x: Tensor) -> Tensor:
         """``[G] -> [S]``: give each sequence its group's value."""
         return x.index_select(0, self._grouped()[0])

@@ -1,6 +1,7 @@
 """``lossary list`` and ``lossary show``."""
 
 import json
+import os
 import shlex
 import sys
 from dataclasses import replace
@@ -98,6 +99,7 @@ def show_component(name: str, *, as_json: bool) -> None:
 def plot_component(name: str, path: Path, *, force: bool) -> None:
     """Draw the picture of a name; whatever stands in the way is an error before anything is written."""
     from .portrait import portrait_of, save
+    from .portrait.draw import check_suffix
     from .portrait.examples import settings_of
 
     chosen = _found(name)
@@ -106,7 +108,8 @@ def plot_component(name: str, path: Path, *, force: bool) -> None:
         raise LossaryError(f"{name!r} has no picture: nothing about a {chosen[0].kind.name} like this is a curve.")
     if len(pictures) > 1:
         raise LossaryError(f"{name!r} is several components: say {listing(f'{c.kind.name}/{c.name}' for c, _ in pictures)}.")
-    if path.exists() and not force:
+    check_suffix(path)
+    if os.path.lexists(path) and not force:  # a link that leads nowhere is there too, and writing would follow it
         raise LossaryError(f"{path} is there already; --force replaces it.")
     try:
         component, picture = pictures[0]

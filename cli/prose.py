@@ -39,6 +39,8 @@ def paragraphs(doc: str) -> list[tuple[str, str]]:
 def table(block: str) -> str:
     """Return a simple table as one line per row, each cell after the name of its column: a terminal is too narrow for the columns."""
     rule, *lines = block.strip().splitlines()
+    if all(re.fullmatch(r"[ =]+", line) for line in lines):
+        return block.strip()
     starts = [m.start() for m in re.finditer(r"=+", rule)]
     spans = list(zip(starts, [*starts[1:], None], strict=True))
     head, *rows = ([plain(line[a:b].strip()) for a, b in spans] for line in lines if not re.fullmatch(r"[ =]+", line))

@@ -1,6 +1,5 @@
 """The components that get a page, how kinds and frameworks are called in prose, and small pieces of Markdown."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -102,10 +101,10 @@ def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def paper(text: str) -> str:
-    """Return where a component comes from, arXiv numbers as links."""
-    return re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
+    """Return where a component comes from, arXiv numbers as links, for a cell of a table too."""
+    return inline(text, table=True)
 
 
 def markdown(text: str) -> str:
-    """Escape prose that marks code with single backticks, as the vocabulary does."""
-    return "".join(part if k % 2 else inline(part, table=False).replace("|", "\\|") for k, part in enumerate(re.split(r"(`[^`]*`)", text)))
+    """Escape prose that marks code with single backticks, as the vocabulary does, for a cell of a table too."""
+    return inline(text, table=True)

@@ -28,7 +28,7 @@ def generate(folder: Path, *, of: Iterable[Component] | None = None, portray: Po
         wanted[folder / kind / "index.md"] = kind_page(zoo, kind)
     for c in zoo.components:
         picture = portray(c)
-        wanted[folder / c.kind.name / f"{c.name}.md"] = component_page(zoo, c, picture)
+        wanted[folder / c.kind.name / f"{c.name}.md"] = _page(zoo, c, picture)
         if picture is not None:
             light = folder / c.kind.name / f"{c.name}.svg"
             light.parent.mkdir(parents=True, exist_ok=True)
@@ -41,6 +41,13 @@ def generate(folder: Path, *, of: Iterable[Component] | None = None, portray: Po
     for old in folder.rglob("*.*"):
         if old not in wanted and old not in kept:
             old.unlink()
+
+
+def _page(zoo: Zoo, c: Component, picture: Picture | None) -> str:
+    try:
+        return component_page(zoo, c, picture)
+    except Exception as error:
+        raise RuntimeError(f"{c.kind.name} {c.name!r} ({c.place}) has no page: {type(error).__name__}: {error}") from error
 
 
 def without_page(folder: Path, of: Iterable[Component]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import html
 import re
+import xml.etree.ElementTree as ET
 
 from latex2mathml.converter import convert
 
@@ -16,7 +17,21 @@ def _named(found: re.Match[str]) -> str:
 
 
 def formula(latex: str, *, block: bool = False) -> str:
-    """Return one formula as a ``<math>`` element."""
+    """Return one formula as a ``<math>`` element, and what is none, or brings more than a formula, as code."""
+    try:
+        made = _element(latex, block)
+        safe = all(_is_plain(part) for part in ET.fromstring(made).iter())
+    except Exception:  # the converter has its own errors and Python's, that of its depth included
+        safe = False
+    return made if safe else f"<code>{html.escape(latex)}</code>"
+
+
+def _is_plain(part: ET.Element) -> bool:
+    tag = part.tag.removeprefix("{http://www.w3.org/1998/Math/MathML}")
+    return re.fullmatch(r"math|m[a-z]+|none", tag) is not None and not any(k == "href" or k.startswith(("on", "{")) for k in part.attrib)
+
+
+def _element(latex: str, block: bool) -> str:
     plain = re.sub(r"\\([bB]ig+)([lrm]?)\b", r"\\\1", latex).replace("\\textstyle", "")
     if block:  # a small fraction saves a line of text from growing; on a line of its own it is only hard to read
         plain = re.sub(r"\\t(frac|binom)\b", r"\\\1", plain)

@@ -66,6 +66,7 @@ def columns_table(zoo: Zoo) -> str:
                 if t
             ]
             nan = f" NaN: {f.nan_means}." if f.nan_means else ""
+            nan += f" -inf: {f.inf_means}." if f.inf_means else ""
             bracket = f" ({', '.join(traits)})" if traits else ""
             parts.append(
                 f"(column-{f.name.replace('_', '-')})=\n**`{f.name}`**{bracket}. "
@@ -96,7 +97,7 @@ def names_tables(zoo: Zoo) -> str:
     known = {framework for c in zoo.components for framework in c.compat}
     parts = []
     for framework in sorted(known, key=lambda f: (list(FRAMEWORKS).index(f) if f in FRAMEWORKS else 99, f)):
-        rows = [(_link(c), c.kind.name, how.replace("|", "\\|")) for c in zoo.components if (how := c.compat.get(framework))]
+        rows = [(_link(c), c.kind.name, markdown(how)) for c in zoo.components if (how := c.compat.get(framework))]
         parts.append(f"## {FRAMEWORKS.get(framework, framework)}, name by name\n\n{table(('here', 'kind', 'there'), rows)}")
     rows = [(f"`{alias}`", _link(c), c.kind.name) for c in zoo.components for alias in c.aliases]
     parts.append(

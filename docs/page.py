@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from example import recipe_of
 from family import CLAIMS, FRAMEWORKS, SCOPES, TITLES, Zoo, markdown, paper, table
+from inert import clean, code, literal
 from restructured import inline, to_myst
 
 from lossary.cli.portrait import Picture
@@ -31,9 +32,9 @@ def component_page(zoo: Zoo, c: Component, picture: Picture | None) -> str:
     if text := recipe_of(c):
         said = [*must_be_said(c), *required(c)]
         note = f" {_listed(said)} must be said; the {'values are examples' if len(said) > 1 else 'value is an example'}." if said else ""
-        parts += ["## In a recipe", f"With its defaults:{note}", f"```yaml\n{text}```", *_keys(c)]
+        parts += ["## In a recipe", f"With its defaults:{note}", literal(text.rstrip("\n"), "yaml"), *_keys(c)]
     parts += [*_params(c), *_reads(c, link), *_traits(c), *_elsewhere(c), *_neighbours(zoo, c)]
-    return "\n\n".join(p for p in parts if p) + "\n"
+    return clean("\n\n".join(p for p in parts if p) + "\n")
 
 
 def path_between(c: Component, to: Component) -> str:
@@ -72,7 +73,7 @@ def _params(c: Component) -> list[str]:
             f"`{name}`",
             _cell(kind),
             whole(_cell(bounds)),
-            f"`{default}`" if default != "required" else "*required*",
+            code(default, table=True) if default != "required" else "*required*",
             inline(said, table=True),
         )
         for name, kind, bounds, default, said in bounds_of(c.params)
@@ -111,9 +112,9 @@ def _traits(c: Component) -> list[str]:
         if key == "aggregation":
             lines.append(f"- Made for the aggregation {_listed(rule.split(' | '), 'or')}; with any other, composing a recipe warns.")
         elif key == "apply":
-            lines.append(f"- Made for `apply: {rule}`; used otherwise, composing a recipe warns.")
+            lines.append(f"- Made for {code(f'apply: {rule}')}; used otherwise, composing a recipe warns.")
         else:
-            wanted = f"`{key}` {inline(rule)}" if rule[:1] in "<>=" else f"`{key}: {rule}`"
+            wanted = f"{code(key)} {inline(rule)}" if rule[:1] in "<>=" else code(f"{key}: {rule}")
             lines.append(f"- Made for {wanted}; outside of that, composing a recipe warns.")
     return ["## Traits and traps", "\n".join(lines)] if lines else []
 
@@ -122,12 +123,12 @@ def _elsewhere(c: Component) -> list[str]:
     if not (c.aliases or c.compat):
         return []
     lines = [f"Also found as {_listed(c.aliases)}."] if c.aliases else []
-    rows = [(FRAMEWORKS.get(framework, framework), how.replace("|", "\\|")) for framework, how in c.compat.items()]
+    rows = [(FRAMEWORKS.get(framework, framework), markdown(how)) for framework, how in c.compat.items()]
     return ["## Elsewhere", *lines, *([table(("framework", "how it is called there"), rows)] if rows else [])]
 
 
 def _listed(names: Iterable[str], word: str = "and") -> str:
-    quoted = [f"`{n}`" for n in names]
+    quoted = [code(n) for n in names]
     return quoted[0] if len(quoted) == 1 else f"{', '.join(quoted[:-1])} {word} {quoted[-1]}"
 
 

@@ -4,22 +4,31 @@ import re
 import textwrap
 from collections.abc import Callable
 
+from inert import clean, code, fence, joined, literal, prose
+from inert import link as linked
+
 Link = Callable[[str], str | None]
 """What an inline literal links to, or None."""
 
 _DIRECTIVE = re.compile(r"^\.\. ([\w-]+)::(?: (.*))?$")
-_INLINE = re.compile(r"``(?P<literal>.+?)``|:(?P<role>[\w:+-]+):`(?P<told>[^`]+)`|`(?P<text>[^`<]+?)(?: <(?P<url>[^>]+)>)?`_{0,2}", re.S)
-_EMPHASIS = re.compile(r"(?<![\w*])(\*{1,2})(?=[^\s*])([^*]+?)(?<=[^\s*])\1(?![\w*])", re.S)
+_INLINE = re.compile(
+    r"``(?P<literal>.+?)``|:(?P<role>[\w+-]{1,40}(?::[\w+-]{1,40})?):`(?P<told>[^`]+)`|"
+    r"`(?P<text>[^`<]+?)(?: <(?P<url>[^<>`]+)>)?`_{0,2}",
+    re.S,
+)
+_ADMONITIONS = frozenset({"attention", "caution", "danger", "error", "hint", "important", "note", "seealso", "tip", "warning"})
+"""Directives that hold text and nothing else; any other is shown as it was written."""
+_DEEPEST = 8
 _ROOM = 84
 """Letters of LaTeX that fit a line of a page; a longer formula is broken where it has a \\qquad."""
 
 
-def to_myst(doc: str, link: Link = lambda name: None) -> str:
-    """Return a docstring as Markdown: directives become fences, roles become dollars and code."""
-    return "\n\n".join(_blocks(doc.expandtabs().splitlines(), link)).strip() + "\n"
+def to_myst(doc: str, link: Link = lambda name: None, depth: int = 0) -> str:
+    """Return a docstring as Markdown: directives become fences, roles become dollars and code. Whatever it says, it only says."""
+    return "\n\n".join(_blocks(clean(doc).expandtabs().splitlines(), link, depth)).strip("\n ") + "\n"
 
 
-def _blocks(lines: list[str], link: Link) -> list[str]:
+def _blocks(lines: list[str], link: Link, depth: int) -> list[str]:
     made: list[str] = []
     i = 0
     while i < len(lines):
@@ -27,8 +36,10 @@ def _blocks(lines: list[str], link: Link) -> list[str]:
         if not line.strip():
             i += 1
         elif found := _DIRECTIVE.match(line):
+            start = i
             body, i = _indented(lines, i + 1)
-            made.append(_directive(found[1], found[2] or "", body, link))
+            simple = depth < _DEEPEST and found[1] in _FORMS
+            made.append(_directive(found[1], found[2] or "", body, link, depth) if simple else literal("\n".join(lines[start:i]).rstrip()))
         elif line.startswith(".. "):  # a comment
             _, i = _indented(lines, i + 1)
         elif re.fullmatch(r"={3,}(?: +={3,})+\s*", line):
@@ -41,7 +52,7 @@ def _blocks(lines: list[str], link: Link) -> list[str]:
             i += 2
         elif i + 1 < len(lines) and lines[i + 1].startswith(" ") and lines[i + 1].strip() and not re.match(r"[-*] ", line):
             body, i = _indented(lines, i + 1)  # a name and what is said of it, as in a section of parameters
-            names = ", ".join(f"`{name.strip()}`" for name in line.split(","))
+            names = ", ".join(filter(None, (code(name) for name in line.split(","))))
             made.append(f"- {names}: {inline(' '.join(textwrap.dedent(body).split()), link)}")
         else:
             start = i
@@ -50,7 +61,7 @@ def _blocks(lines: list[str], link: Link) -> list[str]:
             text = "\n".join(lines[start:i])
             if text.rstrip().endswith("::"):
                 body, i = _indented(lines, i)
-                made += [inline(text.rstrip()[:-1], link), f"```text\n{textwrap.dedent(body).strip()}\n```"]
+                made += [inline(text.rstrip()[:-1], link), *([literal(textwrap.dedent(body).strip("\n"))] if body.strip() else [])]
             else:
                 made.append(inline(text, link))
     return made
@@ -60,6 +71,8 @@ def _table(lines: list[str], link: Link) -> str:
     """Return a simple table, whose columns lie under the rule of its first line."""
     starts = [m.start() for m in re.finditer("=+", lines[0])]
     spans = list(zip(starts, [*starts[1:], None], strict=True))
+    if all(re.fullmatch(r"[ =]+", x) for x in lines):
+        return literal("\n".join(lines))
     rows = [[inline(x[a:b].strip(), link, table=True) for a, b in spans] for x in lines if not re.fullmatch(r"[ =]+", x)]
     head, *rest = (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join((head, f"|{'|'.join(['---'] * len(spans))}|", *rest))
@@ -72,19 +85,23 @@ def _indented(lines: list[str], i: int) -> tuple[str, int]:
     return "\n".join(lines[start:i]), i
 
 
-def _directive(name: str, argument: str, body: str, link: Link) -> str:
+_CODE = frozenset({"code", "code-block", "sourcecode"})
+_FORMS = _ADMONITIONS | _CODE | {"math"}
+
+
+def _directive(name: str, argument: str, body: str, link: Link, depth: int) -> str:
     inner = textwrap.dedent(body).strip("\n")
     if name == "math":
         return math_block(f"{argument}\n{inner}".strip())
-    if name in ("code-block", "code", "sourcecode"):
-        return f"```{argument or 'text'}\n{inner.strip()}\n```"
-    content = to_myst("\n".join(filter(None, (argument, inner))), link).strip()
-    return f"````{{{name}}}\n{content}\n````"
+    if name in _CODE:
+        return literal(inner.strip("\n"), argument or "text")
+    content = to_myst("\n".join(filter(None, (argument, inner))), link, depth + 1).strip("\n ")
+    return fence(f"{{{name}}}", content, least=4)
 
 
 def math_block(latex: str) -> str:
     """Return a formula on a line of its own, or on several where it is long and says where it may be broken."""
-    text = " ".join(re.sub(r"(?m)^\s*:\w+:.*$", "", latex).split())
+    text = " ".join(re.sub(r"(?m)^ *:\w+:.*$", "", latex).split())
     parts = _split(text, "\\qquad") if len(text) > _ROOM else [text]
     lines: list[str] = []
     for part in parts:
@@ -92,7 +109,7 @@ def math_block(latex: str) -> str:
             lines[-1] += rf" \quad {part}"
         else:
             lines.append(part)
-    return "```{math}\n" + "\n\n".join(lines) + "\n```"
+    return fence("{math}", "\n\n".join(lines)) if lines else ""
 
 
 def _split(text: str, mark: str) -> list[str]:
@@ -110,37 +127,25 @@ def _split(text: str, mark: str) -> list[str]:
 
 def inline(text: str, link: Link = lambda name: None, *, table: bool = False) -> str:
     """Return a run of text: literals, roles and links converted, everything else escaped."""
-    made, end = [], 0
+    text, made, end = clean(text), [], 0
     for found in _INLINE.finditer(text):
-        made += [_prose(text[end : found.start()]), _marked(found, link, table)]
+        made += [prose(text[end : found.start()]), _marked(found, link, table)]
         end = found.end()
-    whole = "".join((*made, _prose(text[end:])))
+    whole = joined([*made, prose(text[end:])])
     return " ".join(whole.split()) if table else whole
 
 
 def _marked(found: re.Match[str], link: Link, table: bool) -> str:
     if found["role"] == "math":
         latex = " ".join(found["told"].split())
+        if not latex or "$" in latex or latex.endswith("\\"):
+            return code(latex, table=table)
         bar = latex.replace("|", r"\vert ") if table else latex  # a bar would end the cell
         return f"${bar}$"
     if found["url"]:
-        return f"[{found['text'].strip()}]({found['url']})"
-    literal = " ".join((found["literal"] or found["told"] or found["text"]).split())
-    literal = re.sub(r"^~?(.*?)(?: <[^>]*>)?$", r"\1", literal) if found["role"] else literal
-    told = literal.replace("|", r"\|") if table else literal
-    shown = f"`{told}`"
-    where = link(literal)
-    return f"[{shown}]({where})" if where else shown
-
-
-def _prose(text: str) -> str:
-    kept: list[str] = []
-
-    def keep(found: re.Match[str]) -> str:
-        kept.append(found[0])
-        return f"\0{len(kept) - 1}\0"
-
-    text = _EMPHASIS.sub(keep, text)
-    text = re.sub(r"([*$#\[\]|~^])", r"\\\1", text).replace("<", "&lt;")
-    text = re.sub(r"arXiv:(\d{4}\.\d{4,5})", r"[arXiv:\1](https://arxiv.org/abs/\1)", text)
-    return re.sub(r"\0(\d+)\0", lambda m: kept[int(m[1])], text)
+        return linked(found["text"].strip(), found["url"])
+    told = " ".join((found["literal"] or found["told"] or found["text"]).split())
+    told = re.sub(r"^~?(.*?)(?: <[^<>]*>)?$", r"\1", told) if found["role"] else told
+    shown = code(told, table=table)
+    where = link(told)
+    return f"[{shown}]({where})" if where and shown else shown

@@ -1,6 +1,6 @@
 """Primitives that algorithms, estimators and corrections share: pure functions of tensors, each with its gradient thought through."""
 
-from .bernoulli import binary_kl, probability_shift
+from .bernoulli import binary_kl, clamped_binary_kl, probability_shift
 from .bins import bin_centres, bin_points, cross_entropy, decoded, hl_gauss, two_hot
 from .choose import log_choose
 from .divergence import adaptive_kl, forward_kl, jensen_shannon, reverse_kl, skewed_forward_kl, skewed_reverse_kl
@@ -12,7 +12,7 @@ from .rows import Read, Slopes, Softening, read_rows, write_slopes
 from .runs import run_mean
 from .scan import scan
 from .score import score_loss
-from .straight_through import score_weight, straight_through
+from .straight_through import score_weight, sloped, straight_through
 from .subset import renormalised, subset_jensen_shannon, weighted_gap, with_tail
 from .sums import accumulator, safe_divide
 from .vocabulary import entropy_of, log_prob_of, sum_pi_squared_of, widened
@@ -29,6 +29,7 @@ __all__ = [
     "bounded",
     "bounded_log_ratio",
     "capped",
+    "clamped_binary_kl",
     "clipped_surrogate",
     "cross_entropy",
     "decoded",
@@ -54,6 +55,7 @@ __all__ = [
     "segment_quantile",
     "skewed_forward_kl",
     "skewed_reverse_kl",
+    "sloped",
     "straight_through",
     "subset_jensen_shannon",
     "sum_pi_squared_of",

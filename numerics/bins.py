@@ -8,15 +8,25 @@ from torch import Tensor
 from ..registry import ColumnError
 from .vocabulary import log_softmax, through_softmax, widened
 
+_STEPS = 8
+"""How many numbers must lie between two bins, for the shares of a target to mean something."""
+
 
 def bin_points(value_logits: Tensor, low: float, high: float) -> Tensor:
     """``[n, K] -> [K]``: evenly spaced points, one on either end of the support: the values of ``two_hot``.
 
-    Fewer than two bins raise ``ColumnError``.
+    Fewer than two bins raise ``ColumnError``, and so do more than the numbers between ``low`` and ``high`` can be told apart as.
     """
-    if value_logits.shape[-1] < 2:
+    count, dtype = value_logits.shape[-1], _wide(value_logits)
+    if count < 2:
         raise ColumnError(f"value_logits has the shape {list(value_logits.shape)}; a critic of bins needs at least two of them.")
-    return torch.linspace(low, high, value_logits.shape[-1], dtype=_wide(value_logits), device=value_logits.device)
+    width, step = (high - low) / (count - 1), torch.finfo(dtype).eps * max(abs(low), abs(high))
+    if width < _STEPS * step:
+        raise ColumnError(
+            f"value_logits has {count} bins between {low:g} and {high:g}, {width:.3g} apart; there {dtype} moves in steps of {step:.3g}. "
+            f"Use fewer bins or a wider support."
+        )
+    return torch.linspace(low, high, count, dtype=dtype, device=value_logits.device)
 
 
 def bin_centres(value_logits: Tensor, low: float, high: float) -> Tensor:

@@ -74,8 +74,10 @@ def adaptive_kl(logits: Tensor, other: Tensor, alpha: float = 0.5, temperature: 
     r"""Return :math:`w\, KL(q \| p) + (1 - w)\, KL(p \| q)`, where :math:`w` is the head's share of :math:`\sum_v |q_v - p_v|`.
 
     The tail is as many of the least likely tokens of :math:`q` as together weigh at most ``alpha``, the head is all others.
-    :math:`w` has no gradient.
+    :math:`w` has no gradient. Without a tail (``alpha`` 0) it is ``forward_kl`` itself, without a head (1) ``reverse_kl``.
     """
+    if alpha in (0, 1):
+        return (reverse_kl if alpha else forward_kl)(logits, other, temperature)
     log_p, log_q = log_softmax(logits, temperature), log_softmax(other, temperature)
     head = log_q > _tail_end(log_q, alpha).unsqueeze(-1)
     forward, q = _kl(log_q, log_p)

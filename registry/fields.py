@@ -45,9 +45,21 @@ class Column:
     integer: bool = False
     nan_means: str = ""
     """What a NaN stands for; empty: a NaN is refused at the border."""
+    inf_means: str = ""
+    """What ``-inf`` stands for; empty: it is refused at the border. ``inf`` always is."""
 
 
-def column(name: str, *, level: str, doc: str, unit: str = "", wide: bool = False, integer: bool = False, nan_means: str = "") -> Column:
+def column(
+    name: str,
+    *,
+    level: str,
+    doc: str,
+    unit: str = "",
+    wide: bool = False,
+    integer: bool = False,
+    nan_means: str = "",
+    inf_means: str = "",
+) -> Column:
     """Declare a column of your own: ``valid = column("valid", level="sequence", doc="...")`` in a plugin or a script.
 
     It differs from the built-in vocabulary only in who wrote it. ``level`` is ``"token"`` or ``"sequence"``. A name that is no
@@ -59,7 +71,7 @@ def column(name: str, *, level: str, doc: str, unit: str = "", wide: bool = Fals
         raise SignatureError(f"column {name!r}: the name must be a Python identifier, since components ask for it as a parameter.")
     if name in FIELDS:
         raise SignatureError(f"column {name!r} is already in the vocabulary: {FIELDS[name].doc}")
-    return Column(name, Level(level), unit, doc, wide=wide, integer=integer, nan_means=nan_means)
+    return Column(name, Level(level), unit, doc, wide=wide, integer=integer, nan_means=nan_means, inf_means=inf_means)
 
 
 def _token(name: str, unit: str, doc: str, **traits: bool) -> Column:
@@ -97,8 +109,15 @@ _COLUMNS = (
     _token("sum_pi_squared", "", "sum over the vocabulary of the squared probabilities"),
     _token("demonstration", "", "1 where the token comes from a demonstration, 0 where the policy sampled it"),
     _token("noise", "", "one uniform number in [0, 1) per token, from (seed, step, sequence, position)"),
-    _token("teacher_topk_log_prob", "nats", "the teacher's K largest log-probabilities", wide=True),
-    _token("teacher_topk_ids", "", "the ids of the teacher's K likeliest tokens", wide=True, integer=True),
+    Column(
+        "teacher_topk_log_prob",
+        Level.TOKEN,
+        "nats",
+        "the teacher's K largest log-probabilities",
+        wide=True,
+        inf_means="the teacher sent fewer than K tokens",
+    ),
+    _token("teacher_topk_ids", "", "the ids of the teacher's K likeliest tokens; below 0 where it sent fewer", wide=True, integer=True),
     _sequence("rewards", "reward", "reward of the whole sequence; adds to `token_rewards`"),
     Column(
         "component_rewards",

@@ -13,6 +13,7 @@ from lossary.batch.border import Outside, _admitted
 from lossary.registry import FIELDS, Level, SignatureError, column
 
 NAN, INF = float("nan"), float("inf")
+IMPOSSIBLE = "There is no ratio to a policy that could not have sampled the token: take it out of the mask."
 
 
 def full(value=0.0, at=None, dtype=torch.float32):
@@ -175,7 +176,8 @@ def test_nested_tensors_must_fit_the_mask():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_a_value_that_is_not_finite_is_located(value, dtype):
     text = refused(old_log_prob=full(value, (1, 2), dtype))
-    assert text == f"column 'old_log_prob' is {value} at sequence 1, position 2."
+    at = f"column 'old_log_prob' is {value} at sequence 1, position 2."
+    assert text == (f"{at} {IMPOSSIBLE}" if value == -INF else at)
     assert Batch.from_padded(MASK, old_log_prob=full(value, (1, 1), dtype))["old_log_prob"].tolist() == [0.0] * 4
 
 
@@ -185,8 +187,8 @@ def test_the_first_of_many_is_located_and_the_others_are_counted():
     assert refused(advantages=x) == "column 'advantages' is nan at sequence 0, position 1 and not finite at 2 more places."
     assert refused(rewards=[1.0, INF]) == "column 'rewards' is inf at sequence 1."
     wide = torch.zeros(2, 3, 2)
-    wide[0, 1] = torch.tensor([3e38, -INF])
-    assert refused(teacher_topk_log_prob=wide) == "column 'teacher_topk_log_prob' is -inf at sequence 0, position 1."
+    wide[0, 1] = torch.tensor([3e38, INF])
+    assert refused(teacher_topk_log_prob=wide) == "column 'teacher_topk_log_prob' is inf at sequence 0, position 1."
     wide[0, 1] = 3e38  # too large to add up, and still finite
     assert Batch.from_padded(MASK, teacher_topk_log_prob=wide)["teacher_topk_log_prob"].isfinite().all()
     text = refused([2, 3], make=Batch.from_packed, advantages=[0.0, 0.0, 0.0, NAN, 0.0])
@@ -200,9 +202,22 @@ def test_a_differentiable_column_is_looked_at_too():
 def test_nan_means_not_scored_for_the_sampler_but_infinity_means_nothing():
     batch = Batch.from_padded(MASK, rollout_log_prob=full(NAN, (0, 1)))
     assert batch["rollout_log_prob"].isnan().tolist() == [False, True, False, False]
-    assert refused(rollout_log_prob=full(-INF, (0, 1))) == "column 'rollout_log_prob' is -inf at sequence 0, position 1."
+    assert refused(rollout_log_prob=full(-INF, (0, 1))) == f"column 'rollout_log_prob' is -inf at sequence 0, position 1. {IMPOSSIBLE}"
     quiet = column("quiet", level="token", doc="", nan_means="absent")
     assert Batch.from_padded(MASK, fields=[quiet], quiet=full(NAN, (0, 0)))["quiet"].isnan().sum() == 1
+
+
+@pytest.mark.parametrize("value", [INF, NAN])
+def test_minus_infinity_means_not_filled_for_the_top_k_of_the_teacher_alone(value):
+    wide = torch.zeros(2, 3, 2)
+    wide[0, 1, 0] = -INF
+    batch = Batch.from_padded(MASK, teacher_topk_log_prob=wide, teacher_topk_ids=torch.full((2, 3, 2), -1))
+    assert batch["teacher_topk_log_prob"].tolist() == [[0, 0], [-INF, 0], [0, 0], [0, 0]]
+    wide[0, 1, 1] = value
+    assert refused(teacher_topk_log_prob=wide) == f"column 'teacher_topk_log_prob' is {value} at sequence 0, position 1."
+    assert [name for name, c in FIELDS.items() if c.inf_means] == ["teacher_topk_log_prob"]
+    open_end = column("open_end", level="token", doc="", inf_means="absent")
+    assert Batch.from_padded(MASK, fields=[open_end], open_end=full(-INF, (0, 0)))["open_end"].isinf().sum() == 1
 
 
 def test_the_first_fault_of_the_mask_wins_over_those_of_columns():

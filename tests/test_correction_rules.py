@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 from correcting import pair, world
-from golden.records import call, corrected
+from golden.records import COMPONENTS, call, corrected
 from torch import Tensor
 
+from lossary import compose
 from lossary.batch import Batch
-from lossary.registry import ColumnError, Level
+from lossary.registry import ColumnError, Level, RecipeError
 
 LN2 = math.log(2)
 
@@ -92,14 +93,14 @@ def test_m2po_treats_tied_tokens_alike_and_keeps_the_smallest() -> None:
     assert kept([0.1, 0.2, 0.3], 9.0) == [True, True, True]
 
 
-def test_a_token_that_one_side_finds_impossible_leaves() -> None:
-    inf = math.inf
-    batch = Batch.from_padded(torch.ones(1, 2), log_prob=torch.zeros(1, 2), old_log_prob=torch.zeros(1, 2))
-    for name in ("log_prob", "old_log_prob", "rollout_log_prob"):
-        changed = batch.with_columns(Level.TOKEN, **{name: torch.tensor([-0.7, -inf])})
-        assert pair(call("correction", "drop-impossible", {}, changed))[1].tolist() == [True, False]
-    unscored = batch.with_columns(Level.TOKEN, rollout_log_prob=torch.tensor([-0.7, math.nan]))
-    assert pair(call("correction", "drop-impossible", {}, unscored))[1].all()
+def test_a_token_that_the_current_policy_finds_impossible_leaves() -> None:
+    batch = Batch.from_padded(torch.ones(1, 3)).with_columns(Level.TOKEN, log_prob=torch.tensor([-0.7, -math.inf, -0.0]))
+    assert pair(call("correction", "drop-impossible", {}, batch))[1].tolist() == [True, False, True]
+    assert COMPONENTS["correction", "drop-impossible"].columns == ("log_prob",)  # the border refuses an infinite one that was recorded
+    impossible = {"use": "drop-impossible", "denominator": "kept"}
+    assert compose({"policy_loss": "ppo-clip", "correction": {**impossible, "decide": "measure"}}).warnings == ()
+    with pytest.raises(RecipeError, match="decide: measure"):
+        compose({"policy_loss": "ppo-clip", "correction": impossible})
 
 
 def ess(w: Tensor) -> float:
@@ -180,3 +181,41 @@ def test_presets_are_what_they_say() -> None:
     ]:
         for a, b in zip(corrected(batch, [ours]), corrected(batch, [theirs]), strict=True):
             assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("bound", [0.5, 20.0, None])
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("icepop", {}), ("icepop", {"strict": True}), ("masked-is", {}), ("masked-is", {"level": "sequence"}), ("masked-is", {"level": "geometric"}),
+        ("reject-k1", {"agg": "token"}), ("reject-k1", {"agg": "sum"}), ("reject-k1", {"agg": "mean"}),
+    ],
+)  # fmt: skip
+def test_what_is_far_out_is_judged_without_the_bound_of_its_weight(name: str, params: dict[str, Any], bound: float | None) -> None:
+    """Bounds of e^30 and e^-30 are wider than any weight can be, and still reject what lies beyond them."""
+    known = {"log_ratio_bound": bound} if "log_ratio_bound" in COMPONENTS["correction", name].params.model_fields else {}
+    for d, stays in ((29.0, True), (31.0, False), (-29.0, True), (-31.0, False), (0.6, True)):
+        weight, keep = pair(
+            call("correction", name, {**params, **known, "lower": math.exp(-30), "upper": math.exp(30)}, tokens([d], old=-40.0))
+        )
+        assert keep is not None
+        assert keep.tolist() == [stays]
+        if weight is not None:
+            assert float(weight) == pytest.approx(math.exp(max(-(bound or 99), min(d, bound or 99))))
+
+
+@pytest.mark.parametrize("agg", ["token", "mean", "sum", "max"])
+def test_k2_is_judged_without_a_bound(agg: str) -> None:
+    for d, stays in ((24.0, True), (26.0, False), (-26.0, False)):
+        assert pair(call("correction", "reject-k2", {"agg": agg, "upper": 25**2 / 2}, tokens([d], old=-40.0)))[1].tolist() == [stays]
+
+
+def test_a_cap_reaches_as_far_as_it_says() -> None:
+    batch = tokens([22.0, 40.0, 1.0], old=-50.0)
+    for bound in (20.0, 0.5, None):
+        (weight, _), _ = call("correction", "truncated-is", {"cap": math.exp(30), "log_ratio_bound": bound}, batch)
+        torch.testing.assert_close(weight, torch.tensor([22.0, 30.0, 1.0], dtype=torch.float64).exp())
+    (weight, _), _ = call("correction", "truncated-is", {"cap": None}, batch)
+    torch.testing.assert_close(weight, torch.tensor([20.0, 20.0, 1.0], dtype=torch.float64).exp())
+    huge = Batch.from_padded(torch.ones(1, 1), old_log_prob=torch.zeros(1, 1), rollout_log_prob=torch.full((1, 1), -1e4))
+    assert pair(call("correction", "truncated-is", {"cap": 1e300}, huge))[0].isfinite().all()

@@ -29,6 +29,9 @@ ONE_OF_A_KIND = {
 }  # fmt: skip
 
 
+LONG = 300 * "x" + ".svg"
+
+
 def portrait(kind: str, name: str) -> Picture:
     picture = portrait_of(lossary.catalog().get(kind, name))
     assert picture is not None
@@ -203,8 +206,13 @@ def test_json_stays_json(tmp_path):
 @pytest.mark.parametrize(
     ("words", "say"),
     [
-        (("k3", "--plot", "x.bmp"), "x.bmp: a picture ends in .svg, .png or .pdf, not in '.bmp'."),
-        (("k3", "--plot", "x"), "x: a picture ends in .svg, .png or .pdf, not in 'nothing'."),
+        (("k3", "--plot", "x.bmp"), "x.bmp: a picture ends in .svg, .png or .pdf, not in .bmp."),
+        (("k3", "--plot", "x"), "x: a picture ends in .svg, .png or .pdf, this name in none."),
+        (("k3", "--plot", ""), "--plot names no file; say one that ends in .svg, .png or .pdf."),
+        (("k3", "--plot", "", "--force"), "--plot names no file; say one that ends in .svg, .png or .pdf."),
+        (("k3", "--plot", LONG), f"{LONG} cannot be written: File name too long."),
+        (("k3", "--plot", LONG, "--force"), f"{LONG} cannot be written: File name too long."),
+        (("k3", "--plot", "loose.svg"), "loose.svg is there already; --force replaces it."),
         (("k3", "--plot", "nowhere/x.svg"), "nowhere/x.svg cannot be written: No such file or directory."),
         (("k3", "--plot", "there.svg"), "there.svg is there already; --force replaces it."),
         (("k3", "--plot", "folder.svg", "--force"), "folder.svg cannot be written: Is a directory."),
@@ -218,13 +226,14 @@ def test_what_cannot_be_drawn_is_told_and_nothing_is_written(words, say, tmp_pat
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.svg").write_text("mine")
     (tmp_path / "folder.svg").mkdir()
+    (tmp_path / "loose.svg").symlink_to("gone.svg")
     monkeypatch.setattr(sys, "argv", ["lossary", "show", *words])
     with pytest.raises(SystemExit) as caught:
         main()
     out, err = capsys.readouterr()
     assert (caught.value.code, out, err) == (2, "", f"lossary: {say}\n")
     assert (tmp_path / "there.svg").read_text() == "mine"
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.svg", "there.svg"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["folder.svg", "loose.svg", "there.svg"]
 
 
 def test_force_replaces(tmp_path):

@@ -1,6 +1,7 @@
 """What needs the whole vocabulary: beside explicit sums in float64, with tokens that cannot be said, and far out."""
 
 import math
+import re
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch.distributions import Categorical, kl_divergence
 from torch.utils.checkpoint import checkpoint
 from wordwise import INF, N, V, close, kept_for_backward, kl, masked, random, value_and_grad
 
+import lossary
 from lossary import numerics
 
 DIVERGENCES = {
@@ -205,10 +207,66 @@ def test_a_log_probability_keeps_nothing_but_the_logits():
     assert kept_for_backward(ALONE["log_prob"], random(N, 400).requires_grad_())[0] == 0
 
 
-# ── the components ───────────────────────────────────────────────────────────────────────────────────────────────────
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("alpha", "f"), [(0.0, numerics.forward_kl), (1.0, numerics.reverse_kl)])
+def test_at_its_ends_the_adaptive_divergence_is_one_of_both(alpha, f, dtype):
+    """Exactly, also where one token has all the probability, where many have none, and where rounding makes their sum more than 1."""
+    z, other = random(40, 300).to(dtype), random(40, 300, seed=1).to(dtype)
+    other[:10, 3] += 1e3
+    other[10:20, 40:] -= 200
+    for a, b in zip(
+        value_and_grad(lambda x: numerics.adaptive_kl(x, other, alpha), z), value_and_grad(lambda x: f(x, other), z), strict=True
+    ):
+        assert torch.equal(a, b)
 
 
 # ── critics of bins ──────────────────────────────────────────────────────────────────────────────────────────────────
 
+CRITIC = {"policy_loss": "reinforce"}
 
-# ── on the sampled token ─────────────────────────────────────────────────────────────────────────────────────────────
+
+@pytest.mark.parametrize("use", ["two-hot", "hl-gauss"])
+@pytest.mark.parametrize(
+    ("low", "high", "why"),
+    [
+        (
+            100,
+            100.000001,
+            "low is 100.0 and high 100.000001, 1e-06 apart; at these numbers float32 cannot tell bins within less than 0.0122",
+        ),
+        (-3e38, 3e38, "low is -3e+38 and high 3e+38; bins that wide overflow float32, so stay within +-1e+30"),
+        (0.0, 1e-40, "within less than 1e-30"),
+        (1.0, 1.0, "low must be below high"),
+    ],
+)
+def test_a_support_that_float32_cannot_hold_is_refused(use, low, high, why):
+    with pytest.raises(lossary.RecipeError, match=re.escape(why)):
+        lossary.compose({**CRITIC, "value_loss": {"use": use, "low": low, "high": high}})
+
+
+def test_targets_narrower_than_a_hundredth_of_a_bin_are_refused():
+    with pytest.raises(lossary.RecipeError, match=re.escape("1e-50 is out of bounds; expected a number >= 0.01 and <= 100")):
+        lossary.compose({**CRITIC, "value_loss": {"use": "hl-gauss", "sigma_ratio": 1e-50}})
+
+
+def test_more_bins_than_there_are_numbers_are_refused():
+    narrow = {"low": 100.0, "high": 100.1}
+    for points in (numerics.bin_points, numerics.bin_centres):
+        assert points(torch.zeros(1, 50), **narrow).diff().min() > 0
+        with pytest.raises(lossary.ColumnError, match=r"has 5000 bins between 100.* and 100.*Use fewer bins or a wider support"):
+            points(torch.zeros(1, 5000), **narrow)
+        assert points(torch.zeros(1, 5000, dtype=torch.float64), **narrow).diff().min() > 0
+
+
+@pytest.mark.parametrize("use", ["two-hot", "hl-gauss"])
+@pytest.mark.parametrize(("low", "high"), [(-1e30, 1e30), (0.0, 1e-30), (1000.0, 1000.2), (-1e30, -9.99e29)])
+def test_the_widest_and_the_narrowest_support_still_teach(use, low, high):
+    c = lossary.catalog().get("value_loss", use)
+    sharp = {"sigma_ratio": 0.01} if use == "hl-gauss" else {}
+    returns = torch.tensor([low, high, (low + high) / 2, low - 1e30, 0.0])
+    f = lambda z: c.function(z, returns, **c.params(low=low, high=high, **sharp).model_dump())[0]  # noqa: E731
+    loss, grad = value_and_grad(f, random(5, 9).float())
+    assert loss.isfinite().all()
+    assert (loss > 0).all()
+    assert grad.isfinite().all()
+    assert (grad.abs().sum(-1) > 0).all()

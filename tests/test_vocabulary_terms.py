@@ -228,8 +228,12 @@ def test_places_that_the_teacher_did_not_fill_do_not_count(divergence, others):
     params, columns = {"divergence": divergence, "others": others}, world()
     fewer = {k: v[:, :2] if k.startswith("teacher_topk") else v for k, v in columns.items()}
     columns["teacher_topk_log_prob"][:, 2:] = -INF
-    columns["teacher_topk_ids"][:, 2:] = 0
-    for a, b in zip(*(loss_and_grad("auxiliary_loss", "distill-topk", params, x) for x in (fewer, columns)), strict=True):
+    for padding in (0, -1):
+        columns["teacher_topk_ids"][:, 2:] = padding
+        for a, b in zip(*(loss_and_grad("auxiliary_loss", "distill-topk", params, x) for x in (fewer, columns)), strict=True):
+            close(b, a)
+    unsaid = {**columns, "teacher_topk_log_prob": columns["teacher_topk_log_prob"].clamp(min=-50.0)}  # the ids alone say so
+    for a, b in zip(*(loss_and_grad("auxiliary_loss", "distill-topk", params, x) for x in (fewer, unsaid)), strict=True):
         close(b, a)
     columns["teacher_topk_log_prob"][:] = -INF  # the teacher said nothing at all
     loss, grad = loss_and_grad("auxiliary_loss", "distill-topk", params, columns)

@@ -55,7 +55,8 @@ def distill(
     ``[n]``, in nats. Both distributions are taken at ``temperature``, and the loss is not multiplied by its square: a ``coef`` can do that.
     ``forward`` covers all that the teacher says, ``reverse`` keeps to what it likes best, ``jsd`` lies between and is bounded, the skewed
     ones bound what one token can cost. The head of ``adaptive`` is what is left of the teacher without the least likely tokens that
-    together weigh at most ``adaptive_kl_alpha``. What one side cannot say counts as a log-ratio of 87 nats (in float32).
+    together weigh at most ``adaptive_kl_alpha``: at 0 it is ``forward``, at 1 ``reverse``. What one side cannot say counts as a log-ratio of
+    87 nats (in float32).
     """
     if divergence == "jsd":
         return jensen_shannon(logits, teacher_logits, beta, temperature)

@@ -54,12 +54,14 @@ def distill_topk(
     ``[n]``, in nats. ``others`` says what becomes of all other tokens: ``tail`` adds them up to one more outcome, which makes this a divergence
     and a lower bound of the whole one; ``renormalise`` asks only which of the K it is; ``ignore`` leaves them out, so that the sum may be
     negative; ``never`` has the teacher forbid them, at ``log_infinitesimal`` each, which only the reverse direction pays. A teacher's ``-inf``
-    is a place that was not filled. ``temperature`` is the student's; the teacher's side is as it was sent. A clamp that binds leaves no
+    and an id below 0 are a place that was not filled. ``temperature`` is the student's; the teacher's side is as it was sent. A clamp that binds leaves no
     gradient.
     """
     z = widened(logits, temperature)
     teacher = teacher_topk_log_prob.to(z.dtype)
-    student = torch.where(teacher > -torch.inf, log_prob_of(z, teacher_topk_ids), -torch.inf)
+    filled = (teacher > -torch.inf) & (teacher_topk_ids >= 0)
+    teacher = torch.where(filled, teacher, -torch.inf)
+    student = torch.where(filled, log_prob_of(z, torch.where(filled, teacher_topk_ids, 0)), -torch.inf)
     report = {"student_mass": Mean(student.detach().exp().sum(-1)), "teacher_mass": Mean(teacher.exp().sum(-1))}
     p, q = (_outcomes(x, others, log_prob_min_clamp) for x in (student, teacher))
     parts = []

@@ -2,6 +2,8 @@
 
 from typing import Annotated
 
+import torch
+
 from ...batch import Sequences
 from ...numerics import accumulator, safe_divide
 from ...registry import Mean, PerSequence, PerToken, Report, policy_loss
@@ -35,13 +37,11 @@ def a2po(
     ``[S]``, in squared reward. The paper takes :math:`V^*` once, from answers of the reference; here it comes from the group's own,
     which is the same while the policy still is the reference, unless ``v_star`` gives one value for all prompts. No old policy.
     """
-    live = (sequences.lengths > 0).to(accumulator(rewards))
-    scaled = rewards.to(live.dtype) / beta1
-    count = sequences.group_sum(live)
-    centre = safe_divide(sequences.group_sum(scaled * live), count)
-    raised = (scaled - sequences.group_spread(centre)).clamp(max=700).exp()  # in float64, where only a spread past 700 would overflow
-    value = beta1 * (centre + safe_divide(sequences.group_sum(raised * live), count).clamp(min=1e-300).log())
-    best = sequences.group_spread(value).to(log_prob.dtype) if v_star is None else v_star
+    some, wide = sequences.lengths > 0, rewards.to(accumulator(rewards))
+    top = sequences.group_spread(sequences.group_max(torch.where(some, wide, float("-inf"))))
+    below = torch.where(some, wide - top, 0.0) / beta1
+    raised = safe_divide(sequences.group_sum(below.expm1()), sequences.group_sum(some.to(wide.dtype)))  # expm1: a large beta makes it small
+    value = torch.where(some, top + beta1 * sequences.group_spread(raised).log1p(), 0.0)
+    best = value.to(log_prob.dtype) if v_star is None else v_star
     implicit = beta2 * sequences.sum(log_prob - ref_log_prob)
-    some = sequences.lengths > 0
     return (implicit - (rewards - best)).square(), {"a2po/implicit_reward": Mean(implicit.detach(), some)}

@@ -44,9 +44,18 @@ PRINT = Ink("#3b3f46", "#e7e9ec", "#b9bdc4", "#9097a1", "#0072b2", "#d55e00", "#
 
 def save(picture: Picture, path: Path, ink: Ink = PRINT, *, heading: str = "") -> None:
     """Write a picture as SVG, PNG or PDF, as the suffix says; with a ``heading`` it stands alone: that above, the caption below."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise LossaryError(f"{path}: a picture ends in .svg, .png or .pdf, not in {path.suffix or 'nothing'!r}.")
+    check_suffix(path)
     path.write_bytes(rendered(picture, path.suffix.lower()[1:], ink, heading=heading))
+
+
+def check_suffix(path: Path) -> None:
+    """Raise ``LossaryError`` for a file that says no form of a picture."""
+    if not path.name:
+        raise LossaryError("--plot names no file; say one that ends in .svg, .png or .pdf.")
+    if path.suffix.lower() not in SUFFIXES:
+        raise LossaryError(
+            f"{path}: a picture ends in .svg, .png or .pdf, {f'not in {path.suffix}' if path.suffix else 'this name in none'}."
+        )
 
 
 def rendered(picture: Picture, form: str, ink: Ink = PRINT, *, heading: str = "") -> bytes:

@@ -29,10 +29,10 @@ def a2po(
     all :math:`V^*` is 0. A small :math:`\beta_1` asks for the best answer, a large one for the mean. The policy loss of the same name takes
     :math:`V^*` from the group instead.
     """
-    given = ~frozen_rewards.isnan()
-    scaled = torch.where(given, frozen_rewards.to(accumulator(rewards)) / beta1, float("-inf"))
-    top = torch.where(given.any(1), scaled.amax(1), 0.0)
-    raised = torch.where(given, (scaled - top[:, None]).exp(), 0.0).sum(1)  # the best answer alone gives 1
-    count = given.sum(1).clamp(min=1)
-    value = beta1 * (top + torch.where(given.any(1), raised / count, 1.0).log())
-    return (rewards - value).to(rewards.dtype)
+    nothing = frozen_rewards.new_full((frozen_rewards.shape[0], 1), float("nan"))  # of no columns there would be no maximum
+    answers = torch.cat([frozen_rewards, nothing], 1).to(accumulator(rewards))
+    given = ~answers.isnan()
+    top = torch.where(given.any(1), torch.where(given, answers, float("-inf")).amax(1), 0.0)
+    below = torch.where(given, answers - top[:, None], 0.0) / beta1
+    raised = below.expm1().sum(1) / given.sum(1).clamp(min=1)  # expm1 and log1p keep what a large beta makes small
+    return (rewards - (top + beta1 * raised.log1p())).to(rewards.dtype)

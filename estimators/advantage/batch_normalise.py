@@ -2,9 +2,12 @@
 
 from typing import Annotated
 
+import torch
+
 from ...batch import Sequences
 from ...registry import PerToken, advantage_estimator
 from ...registry.hyper import Positive
+from .groups import rounding_of
 
 
 @advantage_estimator(
@@ -30,5 +33,6 @@ def batch_normalise(
     ranks, never over padding. Equal advantages give 0.
     """
     _, mean, variance = sequences.moments(advantages, unbiased=False)
-    apart = advantages.to(mean.dtype) - mean
+    tied = variance.sqrt() <= rounding_of(variance + mean.square(), advantages.dtype)
+    apart = torch.where(tied, 0.0, advantages.to(mean.dtype) - mean)
     return (apart / variance.clamp(min=floor).sqrt() if std_norm else apart).to(advantages.dtype)

@@ -9,6 +9,7 @@ from ...batch import Sequences
 from ...numerics import accumulator, safe_divide
 from ...registry import PerToken, advantage_estimator
 from ...registry.hyper import Epsilon
+from .groups import rounding_of
 
 Over = Literal["group", "batch", "none"]
 
@@ -36,7 +37,7 @@ def group_normalise(
 
     ``[N]``, without unit (``std_level: none``: in units of the advantage). ``mean_leave1out`` leaves the token itself out of the mean,
     not its sequence. The deviation is that of what is left, around 0. Where a level has a single token its mean left out is 0 and its
-    unbiased deviation 1. Group levels without ``group_ids`` raise ``ColumnError``.
+    unbiased deviation 1. A deviation that is only rounding gives 0. Group levels without ``group_ids`` raise ``ColumnError``.
     """
     wide = advantages.to(accumulator(advantages))
     apart = wide
@@ -51,7 +52,8 @@ def group_normalise(
     count, square = _sums(apart.square(), std_level, sequences)
     freedom = count - 1 if std_unbiased else count
     deviation = torch.where(freedom > 0, safe_divide(square, freedom.clamp(min=0)), 1.0).sqrt()
-    return safe_divide(apart, deviation + epsilon).to(advantages.dtype)
+    tied = deviation <= rounding_of(safe_divide(_sums(wide.square(), std_level, sequences)[1], count), advantages.dtype)
+    return safe_divide(torch.where(tied, 0.0, apart), deviation + epsilon).to(advantages.dtype)
 
 
 def _sums(x: Tensor, level: Over, sequences: Sequences) -> tuple[Tensor, Tensor]:

@@ -33,5 +33,10 @@ def centred(rewards: Tensor, sequences: Sequences, singleton: Singleton) -> tupl
 
 def rounding(rewards: Tensor, sequences: Sequences) -> Tensor:
     """Return ``[S]``: how large the deviation of a group may be and still be the rounding of its rewards."""
-    size = sequences.group_mean(rewards.to(accumulator(rewards)).square()).sqrt()
-    return sequences.group_spread(_ROUNDINGS * torch.finfo(rewards.dtype).eps * size)
+    square = sequences.group_mean(rewards.to(accumulator(rewards)).square())
+    return sequences.group_spread(rounding_of(square, rewards.dtype))
+
+
+def rounding_of(mean_square: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return how large the deviation of numbers of a ``dtype`` may be and still be their rounding, given the mean of their squares."""
+    return _ROUNDINGS * torch.finfo(dtype).eps * mean_square.sqrt()

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from ...batch import Sequences
 from ...numerics import safe_divide
+from .groups import rounding_of
 
 Moments = Mapping[str, Tensor]
 
@@ -28,7 +29,8 @@ def grown(state: Moments, x: Tensor, sequences: Sequences, decay: float) -> Mome
 
 
 def normalised(x: Tensor, moments: Moments, epsilon: float, shift_mean: bool) -> Tensor:
-    """Return ``x`` in units of the unbiased deviation of ``moments``, with or without their mean; no deviation gives 0."""
+    """Return ``x`` in units of the unbiased deviation of ``moments``, with or without their mean; no deviation but rounding gives 0."""
     deviation = safe_divide(moments["square"], (moments["count"] - 1).clamp(min=0)).sqrt()
+    tied = deviation <= rounding_of(moments["mean"].square() + safe_divide(moments["square"], moments["count"]), x.dtype)
     apart = x.to(deviation.dtype) - (moments["mean"] if shift_mean else 0.0)
-    return safe_divide(apart, deviation + epsilon).to(x.dtype)
+    return safe_divide(torch.where(tied, 0.0, apart), deviation + epsilon).to(x.dtype)

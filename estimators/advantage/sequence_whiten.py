@@ -2,10 +2,13 @@
 
 from typing import Annotated
 
+import torch
+
 from ...batch import Sequences
 from ...numerics import accumulator
 from ...registry import PerToken, advantage_estimator
 from ...registry.hyper import Positive
+from .groups import rounding_of
 
 
 @advantage_estimator(
@@ -28,4 +31,6 @@ def sequence_whiten(
     wide = advantages.to(accumulator(advantages))
     apart = wide - sequences.spread(sequences.mean(wide))
     variance = sequences.mean(apart.square())
+    tied = variance.sqrt() <= rounding_of(sequences.mean(wide.square()), advantages.dtype)
+    apart = torch.where(sequences.spread(tied), 0.0, apart)
     return (apart / sequences.spread(variance.clamp(min=floor).sqrt())).to(advantages.dtype)

@@ -11,9 +11,10 @@ from ...batch import Sequences
 from ...numerics import safe_divide
 from ...registry import PerSequence, advantage_estimator
 from ...registry.hyper import Epsilon, Fraction, Positive
+from .groups import rounding_of
 
-Capacity = Annotated[int, Field(ge=1, le=2**26, description="how many prompts are remembered; the ones longest unseen go first")]
-_FREE = torch.iinfo(torch.int64).max
+Capacity = Annotated[int, Field(ge=1, le=2**20, description="how many prompts are remembered; the ones longest unseen go first")]
+_LAST = torch.iinfo(torch.int64).max
 Tracker = Mapping[str, Tensor]
 
 
@@ -21,7 +22,7 @@ def _init(*, rho: float, prior: float, prior_count: float, capacity: int, epsilo
     zeros = torch.zeros(capacity, dtype=torch.float64)
     seen = torch.zeros(capacity, dtype=torch.int64)
     return {
-        "ids": torch.full_like(seen, _FREE),
+        "ids": torch.full_like(seen, _LAST),
         "seen": seen,
         "won": zeros,
         "lost": zeros.clone(),
@@ -65,7 +66,9 @@ def spo(
     won, lost = _known(table, group_ids, prior * prior_count, (1 - prior) * prior_count)
     apart = rewards.to(won.dtype) - safe_divide(won, won + lost)
     _, mean, variance = sequences.moments(apart)
-    advantages = safe_divide(apart - mean, variance.sqrt() + epsilon).to(rewards.dtype)
+    deviation = variance.sqrt()
+    tied = deviation <= rounding_of(sequences.moments(rewards.square())[1], rewards.dtype)
+    advantages = safe_divide(torch.where(tied, 0.0, apart - mean), deviation + epsilon).to(rewards.dtype)
 
     everyone, order = sequences.ranks.gather(group_ids).sort(stable=True)
     share = sequences.ranks.gather(rewards.to(won.dtype).clamp(0, 1)).index_select(0, order)
@@ -76,18 +79,24 @@ def spo(
     new = [rho * old + more for old, more in zip(before, added, strict=True)]
 
     time = table["time"] + 1
-    ids = torch.where(torch.isin(table["ids"], everyone), _FREE, table["ids"])
-    ids = torch.cat([ids, torch.where(first, everyone, _FREE)])
-    seen = torch.cat([table["seen"], time.expand_as(everyone)])
-    latest = torch.where(ids == _FREE, -1, seen).argsort(descending=True, stable=True)[: table["ids"].shape[0]]
-    kept, by_id = ids.index_select(0, latest).sort()
+    seen = torch.cat([torch.where(_among(table["ids"], everyone), 0, table["seen"]), torch.where(first, time, 0)])
+    latest = seen.argsort(descending=True, stable=True)[: table["ids"].shape[0]]
+    ids = torch.where(seen > 0, torch.cat([table["ids"], everyone]), _LAST)  # a free place is one never seen, and lies behind its like
+    kept, by_id = ids.index_select(0, latest).sort(stable=True)
     where = latest.index_select(0, by_id)
     won, lost = (torch.cat([table[k], x]).index_select(0, where) for k, x in zip(("won", "lost"), new, strict=True))
     return advantages, {"ids": kept, "seen": seen.index_select(0, where), "won": won, "lost": lost, "time": time}
 
 
+def _among(ids: Tensor, ordered: Tensor) -> Tensor:
+    """Return which ids are among some in order."""
+    spare = torch.cat([ordered, ordered.new_zeros(1)])
+    place = torch.searchsorted(ordered, ids)
+    return (spare.index_select(0, place) == ids) & (place < ordered.shape[0])
+
+
 def _known(table: Tracker, ids: Tensor, won: float, lost: float) -> tuple[Tensor, Tensor]:
     """Return what the table says of each id, or what is said of a new one."""
     place = torch.searchsorted(table["ids"], ids.contiguous()).clamp(max=table["ids"].shape[0] - 1)
-    known = table["ids"].index_select(0, place) == ids
+    known = (table["ids"].index_select(0, place) == ids) & (table["seen"].index_select(0, place) > 0)
     return torch.where(known, table["won"].index_select(0, place), won), torch.where(known, table["lost"].index_select(0, place), lost)

@@ -2,10 +2,13 @@
 
 from typing import Annotated
 
+import torch
+
 from ...batch import Sequences
 from ...numerics import safe_divide
 from ...registry import PerToken, advantage_estimator
 from ...registry.hyper import NonNegative
+from .groups import rounding_of
 
 
 @advantage_estimator(
@@ -30,8 +33,9 @@ def whiten(
     .. math:: A'_t = \frac{A_t - \mu}{\sqrt{\sigma^2 + \epsilon}} \quad (+\,\mu \text{ unless the mean is shifted})
 
     ``[N]``, without unit. :math:`\mu` and :math:`\sigma^2` are taken over all tokens of all ranks. A single token gives 0, and so do
-    equal ones: :math:`\epsilon` stands inside the root.
+    equal ones, also when they differ by rounding: :math:`\epsilon` stands inside the root, and may be 0.
     """
     _, mean, variance = sequences.moments(advantages, unbiased=unbiased)
-    white = safe_divide(advantages.to(mean.dtype) - mean, (variance + epsilon).sqrt())
+    tied = variance.sqrt() <= rounding_of(variance + mean.square(), advantages.dtype)
+    white = safe_divide(torch.where(tied, 0.0, advantages.to(mean.dtype) - mean), (variance + epsilon).sqrt())
     return (white if shift_mean else white + mean).to(advantages.dtype)

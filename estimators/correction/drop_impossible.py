@@ -1,22 +1,19 @@
-"""A token that one of the policies finds impossible has no ratio, so it leaves."""
+"""A token that the current policy finds impossible has no ratio, so it leaves."""
 
 from ...registry import PerToken, correction
 from .levels import Keep
 
 
 @correction(scope="token")
-def drop_impossible(
-    log_prob: PerToken,
-    old_log_prob: PerToken,
-    rollout_log_prob: PerToken | None = None,
-) -> Keep:
-    r"""Drop a token whose log-probability is infinite on any side: no clip makes sense of it, and counting it as ratio 0 shrinks the loss.
+def drop_impossible(log_prob: PerToken) -> Keep:
+    r"""Drop a token that the current policy cannot say: no clip makes sense of its ratio, and counting it as ratio 0 shrinks the loss.
 
-    .. math:: \text{kept where } \ell_t, \ell^{old}_t, \ell^{roll}_t > -\infty
+    .. math:: \text{kept where } \ell_t > -\infty
 
-    ``[N]``. Such tokens come from a top-k or a grammar that only one side applied. It looks at the current policy, hence at every
-    micro-batch anew. Nothing is weighed. Dropped tokens leave by selection, so ``denominator`` decides whether the others count for
-    more. A token that the sampler did not score (NaN) stays.
+    ``[N]``. Such tokens come from a top-k or a grammar that only the trainer applies. A batch never brings an infinite log-probability that
+    was recorded (of the old policy, the sampler, the reference): making it raises ``ColumnError``, and the token is to be taken out of the
+    mask. It looks at the current policy, hence at every micro-batch anew. Nothing is weighed. Dropped tokens leave by selection, so
+    ``denominator`` decides whether the others count for more; ``denominator: kept`` must know how many leave before the first micro-batch,
+    so it needs ``decide: measure``.
     """
-    keep = log_prob.detach().isfinite() & old_log_prob.isfinite()
-    return None, keep if rollout_log_prob is None else keep & ~rollout_log_prob.isinf()
+    return None, log_prob.detach() != float("-inf")

@@ -5,7 +5,7 @@ from typing import Annotated
 from ...numerics import bounded
 from ...registry import PerToken, correction
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
-from .levels import Both, distance, within
+from .levels import Both, distance, ratio_within
 
 
 @correction(
@@ -32,12 +32,11 @@ def icepop(
 ) -> Both:
     r"""Weigh each token by its own ratio of trainer to sampler inside a band, and drop it outside; ``masked-is`` has wider levels too.
 
-    .. math:: w_t = e^{d_t}, \qquad \text{kept where } lower \le w_t \le upper, \qquad d_t = \ell^{old}_t - \ell^{roll}_t
+    .. math:: w_t = e^{d_t}, \qquad \text{kept where } lower \le e^{d_t} \le upper, \qquad d_t = \ell^{old}_t - \ell^{roll}_t
 
     ``[N]``, without unit; with ``strict`` a token exactly on a bound is dropped too. No token looks at another, so no sequence is
     needed. ``denominator: original`` is the paper's (a weight of 0), ``kept`` lets the others count for more. A token that the sampler
-    did not score has the weight 1. Bounds that cross raise ``ValueError``.
+    did not score has the weight 1. ``log_ratio_bound`` bounds the weight alone, never the verdict. Bounds that cross raise ``ValueError``.
     """
-    weight = bounded(distance(old_log_prob, rollout_log_prob), log_ratio_bound).exp()
-    keep = within(weight, lower, upper)
-    return weight, keep & (weight != lower) & (weight != upper) if strict else keep
+    far = distance(old_log_prob, rollout_log_prob)
+    return bounded(far, log_ratio_bound).exp(), ratio_within(far, lower, upper, strict=strict)

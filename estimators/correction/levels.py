@@ -1,5 +1,6 @@
 """What corrections share: how far trainer and sampler are apart token by token, and that distance at wider levels."""
 
+import math
 from typing import Annotated, Literal
 
 import torch
@@ -46,19 +47,40 @@ def gathered(x: Tensor, aggregation: Aggregation, sequences: Sequences, turns: T
     return sequences.spread(over(x))
 
 
+def log_ratio(old_log_prob: Tensor, rollout_log_prob: Tensor, level: Over, sequences: Sequences, turns: Tensor | None) -> Tensor:
+    """``[N]``: log of the ratio of trainer to sampler at a level, without a bound."""
+    return gathered(distance(old_log_prob, rollout_log_prob), _AS[level], sequences, turns)
+
+
 def log_weight(
     old_log_prob: Tensor, rollout_log_prob: Tensor, level: Over, sequences: Sequences, turns: Tensor | None, bound: float | None
 ) -> Tensor:
     """``[N]``: log of the importance weight at a level, clamped to ``+- bound``."""
-    return bounded(gathered(distance(old_log_prob, rollout_log_prob), _AS[level], sequences, turns), bound)
+    return bounded(log_ratio(old_log_prob, rollout_log_prob, level, sequences, turns), bound)
 
 
 def within(x: Tensor, lower: float | None, upper: float | None) -> Tensor:
     """Return where ``lower <= x <= upper``; None is no bound, bounds that cross raise ``ValueError``."""
+    low, high = _ordered(lower, upper)
+    return (x >= low) & (x <= high)
+
+
+def ratio_within(log_ratio: Tensor, lower: float | None, upper: float | None, *, strict: bool = False) -> Tensor:
+    """Return where ``lower <= exp(log_ratio) <= upper``, judged by the logarithms: no bound of the exponential hides what is far out.
+
+    ``strict`` excludes the bounds themselves. None is no bound, bounds that cross raise ``ValueError``.
+    """
+    _ordered(lower, upper)
+    low, high = (math.log(b) if b else None for b in (lower, upper))
+    keep = within(log_ratio, low, high)
+    return keep & (log_ratio != low) & (log_ratio != high) if strict else keep
+
+
+def _ordered(lower: float | None, upper: float | None) -> tuple[float, float]:
     low, high = float("-inf") if lower is None else lower, float("inf") if upper is None else upper
     if low > high:
         raise ValueError(f"the lower bound {low:g} lies above the upper bound {high:g}, so nothing would be kept.")
-    return (x >= low) & (x <= high)
+    return low, high
 
 
 def without(bad: Tensor, sequences: Sequences) -> Tensor:

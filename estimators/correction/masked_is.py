@@ -3,9 +3,10 @@
 from typing import Annotated
 
 from ...batch import Sequences
+from ...numerics import bounded
 from ...registry import PerToken, correction
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
-from .levels import Both, Over, log_weight, within
+from .levels import Both, Over, log_ratio, ratio_within
 
 
 @correction(
@@ -35,12 +36,13 @@ def masked_is(
 ) -> Both:
     r"""Weigh by the ratio of trainer to sampler and drop what lies outside a band; ``truncated-is`` keeps it, at the bound.
 
-    .. math:: w_t = e^{D_t}, \qquad \text{kept where } lower \le w_t \le upper
+    .. math:: w_t = e^{D_t}, \qquad \text{kept where } lower \le e^{D_t} \le upper
 
-    ``[N]``, without unit; :math:`D_t` at its ``level`` as in ``truncated-is``. Both bounds are inclusive, null is none. Dropped tokens
+    ``[N]``, without unit; :math:`D_t` at its ``level`` as in ``truncated-is``. Both bounds are inclusive, null is none.
+    ``log_ratio_bound`` bounds the weight alone, never the verdict. Dropped tokens
     leave by selection: with ``denominator: kept`` the others count for more, with ``original`` it is as if they had the weight 0. A
     token that the sampler did not score counts as :math:`d_t = 0`; an empty sequence stays as it is. Level ``segment`` without
     ``turns`` raises ``ColumnError``, bounds that cross ``ValueError``.
     """
-    weight = log_weight(old_log_prob, rollout_log_prob, level, sequences, turns, log_ratio_bound).exp()
-    return weight, within(weight, lower, upper)
+    far = log_ratio(old_log_prob, rollout_log_prob, level, sequences, turns)
+    return bounded(far, log_ratio_bound).exp(), ratio_within(far, lower, upper)

@@ -1,5 +1,6 @@
 """PF-PPO: answers whose reward says much count more, as often as they would be drawn if one drew anew."""
 
+import math
 from typing import Annotated, Literal
 
 import torch
@@ -42,12 +43,16 @@ def pf_ppo(
     exact = rewards.to(accumulator(rewards))
     none = exact.new_full((1,), float("-inf"))  # a rank without a sequence has a maximum too
     top, bottom = sequences.ranks.max(torch.stack([torch.cat([exact, none]).amax(), torch.cat([-exact, none]).amax()])).unbind()
+    power, small = torch.zeros_like(top), torch.full_like(top, math.log(floor) if floor else -math.inf)
     if reweight_method == "pow":
-        weight = exact.abs().pow(weight_pow)
+        largest = torch.maximum(top, bottom).clamp(min=torch.finfo(exact.dtype).tiny)
+        power = (weight_pow * largest.log()).clamp(-1e300, 1e300)
+        weight = (exact.abs() / largest).pow(weight_pow)
     elif reweight_method == "max_min":
         weight = ((exact == top) | (exact == -bottom)).to(exact.dtype)
     else:
         weight = torch.where(exact == top, 0.4, 0.1).to(exact.dtype)
-    weight = weight + floor
+    unit = torch.maximum(power, small)  # of the logarithms, for the weights themselves may overflow: only shares are asked for
+    weight = weight * (power - unit).exp() + (small - unit).exp()
     share = safe_divide(weight, sequences.moments(weight)[1])
     return sequences.spread(share.to(rewards.dtype)), None

@@ -6,6 +6,7 @@ import torch
 from pydantic import Field
 
 from ...batch import Sequences
+from ...numerics import clamped_binary_kl
 from ...registry import PerToken, correction
 from ...registry.hyper import Positive
 from .levels import Aggregation, Keep, gathered, within
@@ -39,6 +40,5 @@ def reject_binary_kl(
     ``segment`` without ``turns`` raises ``ColumnError``.
     """
     sampler = torch.where(rollout_log_prob.isnan(), old_log_prob, rollout_log_prob)
-    p, q = (x.exp().clamp(epsilon, 1 - epsilon) for x in (sampler, old_log_prob))
-    kl = p * (p.log() - q.log()) + (1 - p) * (torch.log1p(-p) - torch.log1p(-q))
+    kl = clamped_binary_kl(sampler, old_log_prob, epsilon)
     return None, within(gathered(kl, agg, sequences, turns), None, upper)

@@ -1,13 +1,11 @@
 """Rejection by the log-ratio: drop what the trainer finds too much likelier, or too much less likely, than the sampler did."""
 
-import math
 from typing import Annotated
 
 from ...batch import Sequences
-from ...numerics import bounded
 from ...registry import PerToken, correction
-from ...registry.hyper import LogRatioBound, Positive
-from .levels import Aggregation, Keep, distance, gathered, within
+from ...registry.hyper import Positive
+from .levels import Aggregation, Keep, distance, gathered, ratio_within
 
 
 @correction(
@@ -35,18 +33,15 @@ def reject_k1(
     agg: Aggregation = "sum",
     lower: Annotated[Positive | None, "the smallest ratio of trainer to sampler that stays; null: no bound"] = 0.5,
     upper: Annotated[Positive | None, "the largest ratio of trainer to sampler that stays; null: no bound"] = 2.0,
-    log_ratio_bound: LogRatioBound = 20.0,
 ) -> Keep:
     r"""Keep where the ratio of trainer to sampler lies in a band, and weigh nothing; ``masked-is`` also weighs by it.
 
     .. math:: \text{kept where } \ln lower \le \operatorname{agg}(d) \le \ln upper, \qquad d_t = \ell^{old}_t - \ell^{roll}_t
 
     ``[N]``. The bounds are ratios old / rollout. verl's k1 is :math:`-d_t`, hence its bounds are those of the inverse ratio: only bounds
-    with ``lower = 1 / upper`` mean the same. By ``sum`` the product of the sequence's ratios is bounded, by ``mean`` their geometric
+    with ``lower = 1 / upper`` mean the same. No log-ratio is clamped before it is judged. By ``sum`` the product of the sequence's ratios is bounded, by ``mean`` their geometric
     mean. Rejected tokens leave by selection, so ``denominator`` decides whether the others count for more. A token that the sampler did
     not score has :math:`d_t = 0`; an empty sequence stays as it is. ``segment`` without ``turns`` raises ``ColumnError``, bounds that
     cross ``ValueError``.
     """
-    moved = bounded(distance(old_log_prob, rollout_log_prob), log_ratio_bound)
-    low, high = (None if b is None else math.log(b) for b in (lower, upper))
-    return None, within(gathered(moved, agg, sequences, turns), low, high)
+    return None, ratio_within(gathered(distance(old_log_prob, rollout_log_prob), agg, sequences, turns), lower, upper)

@@ -3,9 +3,8 @@
 from typing import Annotated
 
 from ...batch import Sequences
-from ...numerics import bounded
 from ...registry import PerToken, correction
-from ...registry.hyper import LogRatioBound, Positive
+from ...registry.hyper import Positive
 from .levels import Aggregation, Keep, distance, gathered, within
 
 
@@ -25,15 +24,13 @@ def reject_k2(
     *,
     agg: Aggregation = "mean",
     upper: Annotated[Positive, "the largest half squared log-ratio that stays [squared nats]"] = 0.02,
-    log_ratio_bound: LogRatioBound = 20.0,
 ) -> Keep:
     r"""Keep where half the squared log-ratio is small; ``reject-k3`` punishes a likelier trainer more than a less likely one.
 
     .. math:: \text{kept where } \operatorname{agg}(\tfrac12 d^2) \le upper, \qquad d_t = \ell^{old}_t - \ell^{roll}_t
 
-    ``[N]``, ``upper`` in squared nats. No sign can cancel, so a mean over a sequence notices what ``reject-k1`` averages away. Nothing
-    is weighed. Rejected tokens leave by selection, so ``denominator`` decides whether the others count for more. A token that the
+    ``[N]``, ``upper`` in squared nats. No sign can cancel, so a mean over a sequence notices what ``reject-k1`` averages away. No log-ratio
+    is clamped before it is judged, and nothing is weighed. Rejected tokens leave by selection, so ``denominator`` decides whether the others count for more. A token that the
     sampler did not score has :math:`d_t = 0`; an empty sequence stays as it is. ``segment`` without ``turns`` raises ``ColumnError``.
     """
-    moved = bounded(distance(old_log_prob, rollout_log_prob), log_ratio_bound)
-    return None, within(gathered(moved.square() / 2, agg, sequences, turns), None, upper)
+    return None, within(gathered(distance(old_log_prob, rollout_log_prob).square() / 2, agg, sequences, turns), None, upper)

@@ -36,7 +36,7 @@ def reject_k3(
     ``[N]``, ``upper`` in nats. The tokens were drawn from the sampler, so their mean estimates KL(sampler || trainer) without bias, and
     none is negative. ``inverse`` takes :math:`-d` for :math:`d`, which punishes a less likely trainer more. Nothing is weighed. Rejected
     tokens leave by selection, so ``denominator`` decides whether the others count for more. A token that the sampler did not score has
-    :math:`d_t = 0`; an empty sequence stays as it is. ``segment`` without ``turns`` raises ``ColumnError``.
+    :math:`d_t = 0`; past ``log_ratio_bound`` the estimate no longer grows, so an ``upper`` beyond :math:`e^{log\_ratio\_bound}` rejects nothing; an empty sequence stays as it is. ``segment`` without ``turns`` raises ``ColumnError``.
     """
     moved = bounded(distance(old_log_prob, rollout_log_prob), log_ratio_bound)
     moved = -moved if inverse else moved

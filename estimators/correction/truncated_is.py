@@ -1,8 +1,12 @@
 """Truncated importance sampling: weigh by how much likelier the trainer finds what the sampler chose, up to a cap."""
 
+import math
 from typing import Annotated
 
+import torch
+
 from ...batch import Sequences
+from ...numerics import bounded
 from ...registry import Mean, PerToken, Report, correction
 from ...registry.hyper import LogRatioBound, NonNegative, Positive
 from .levels import Over, Weight, log_weight
@@ -41,14 +45,16 @@ def truncated_is(
     .. math:: w_t = \operatorname{clip}\bigl(e^{D_t}, floor, cap\bigr), \qquad d_t = \ell^{old}_t - \ell^{roll}_t
 
     ``[N]``, without unit. :math:`D_t` is :math:`d_t` (``token``), its mean over the turn (``segment``) or over the sequence
-    (``geometric``), or its sum over the sequence (``sequence``: unbiased, and the noisiest). ``cap: null`` truncates nothing. A token
+    (``geometric``), or its sum over the sequence (``sequence``: unbiased, and the noisiest). ``cap: null`` truncates nothing but what lies
+    beyond ``log_ratio_bound``, which gives way to a cap that reaches further. A token
     that the sampler did not score has :math:`d_t = 0`. Nothing is dropped, so it takes no ``denominator``; an empty sequence
     has no token to weigh. The raw mean is reported beside the one in effect. Level ``segment`` without ``turns`` raises
     ``ColumnError``, a floor above the cap ``ValueError``.
     """
     if cap is not None and floor > cap:
         raise ValueError(f"truncated-is has the floor {floor:g} above its cap {cap:g}.")
-    raw = log_weight(old_log_prob, rollout_log_prob, level, sequences, turns, log_ratio_bound).exp()
-    weight = raw.clamp(floor, cap)
+    reach = None if log_ratio_bound is None else max(log_ratio_bound, 0.0 if cap is None else math.log(cap))
+    raw = bounded(log_weight(old_log_prob, rollout_log_prob, level, sequences, turns, reach), None).exp()
+    weight = raw.clamp(floor, torch.finfo(raw.dtype).max if cap is None else min(cap, torch.finfo(raw.dtype).max))
     report = {"rollout_is_raw": Mean(raw), "rollout_is": Mean(weight), "rollout_is_clipfrac": Mean(weight != raw)}
     return (weight, None), report

@@ -13,6 +13,7 @@ def binary_kl(log_prob: PerToken, ref_log_prob: PerToken) -> PerToken:
 
     ``[N]``, in nats. Unlike its neighbours, which see the ratio alone, it weighs a token by its probability: one that the policy hardly
     ever samples is hardly pulled, and an unlikely token cannot make it explode. By the data-processing inequality no more than the
-    KL of the whole distribution, and no unbiased estimate of it. The chances of the others are kept 1e-8 above 0.
+    KL of the whole distribution, and no unbiased estimate of it. The chances of the others are kept 1e-8 above 0,
+    and rounding never makes it negative.
     """
     return coin(log_prob, ref_log_prob)

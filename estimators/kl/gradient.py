@@ -12,6 +12,7 @@ unbiased           ``k``     ``w d``           of KL(policy || reference), whoev
 importance-token   ``w k``   ``w (k + k')``    of the mean of ``k`` under the policy: of the KL for ``k1`` and ``k3`` alone
 =================  ========  ================  ==============================================================================
 
+A token that the policy cannot say (``-inf``) has the finite estimate of the bounded log-ratio, and no gradient: nothing moves it.
 All of them hold the states that were visited: what a token does to the KL of later ones only ``importance-sequence`` sees.
 """
 
@@ -21,7 +22,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from ...numerics import score_weight, scored, straight_through
+from ...numerics import score_weight, straight_through
 from ...registry import ColumnError
 
 Gradient = Annotated[
@@ -40,12 +41,14 @@ ImportanceCap = Annotated[
 
 def log_importance(log_prob: Tensor, old_log_prob: Tensor | None, rollout_log_prob: Tensor | None, anchor: str, asked: str) -> Tensor:
     """Return ``log_prob`` less that of the anchor [nats]: 0 where the sampler did not score; ``asked`` is who needs the column."""
+    movable = torch.where(log_prob.isinf(), 0.0, log_prob)
+    same = movable - movable.detach()
     if anchor == "current":
-        return log_prob - log_prob.detach()
+        return same
     column = old_log_prob if anchor == "old" else rollout_log_prob
     if column is None:
         raise ColumnError(f"{asked} with anchor: {anchor} needs the column '{anchor}_log_prob', which the batch does not bring.")
-    return log_prob - scored(column, log_prob)
+    return torch.where(column.isnan(), same, log_prob - column)
 
 
 def weighted(estimate: Tensor, log_weight: Tensor, alive: Tensor, importance_cap: float | None, cancels: Tensor | None = None) -> Tensor:
@@ -80,11 +83,12 @@ def shaped(
         return estimate if cap is None else estimate.clamp(-cap, cap)
     log_prob, ref_log_prob, old_log_prob, rollout_log_prob = policies
     distance = log_prob - ref_log_prob
+    distance = torch.where(distance.isinf(), log_ratio.detach(), distance)
     log_weight = None
     if gradient != "straight-through":
         log_weight = log_importance(log_prob, old_log_prob, rollout_log_prob, anchor, f"gradient: {gradient}")
     if gradient == "importance-token" and log_weight is not None:
-        estimate = weighted(estimate, log_weight, log_ratio == distance, importance_cap, log_ratio if cancels else None)
+        estimate = weighted(estimate, log_weight, log_ratio == log_prob - ref_log_prob, importance_cap, log_ratio if cancels else None)
     if cap is not None:
         estimate = estimate.clamp(-cap, cap)
     if gradient == "importance-token":

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 from pydantic import Field
 
-from ...numerics import straight_through
+from ...numerics import bounded, sloped
 from ...registry import PerToken, kl_estimator
 
 Delta = Annotated[
@@ -31,13 +31,14 @@ def k3_huber(log_prob: PerToken, ref_log_prob: PerToken, *, delta: Delta = 10.0)
     reference from the mixture :math:`\tfrac{\delta - 1}{\delta} \pi + \tfrac1\delta \pi^{ref}`, which is never infinite. ``k3`` is the
     limit of a large ``delta``; 2 is symmetric, :math:`4 \ln \cosh (d / 2)`.
 
-    ``delta`` has no unit: it is nats of the estimate per nat of the log-ratio.
+    ``delta`` has no unit: it is nats of the estimate per nat of the log-ratio. A log-ratio past 87 nats (in float32) counts as that far; a
+    token that the policy cannot say has no gradient.
     """
-    d = (log_prob - ref_log_prob).detach()
+    d = bounded((log_prob - ref_log_prob).detach(), None)
     a = 1 / delta
     value = delta**2 / (delta - 1) * torch.logaddexp(d + math.log1p(-a), torch.full_like(d, math.log(a))) - delta * d
     near = delta**2 / (delta - 1) * torch.log1p((1 - a) * torch.expm1(d.clamp(-1, 1))) - delta * d
     value = torch.where(d.abs() < 1, near, value).clamp(min=0)
     small = (-d.abs()).exp()  # of e^d and e^-d the one that does not overflow
     slope = -torch.expm1(-d.abs()) / torch.where(d > 0, (1 - a) + a * small, -((1 - a) * small + a))
-    return straight_through(value, slope * log_prob)
+    return sloped(value, slope, log_prob)

@@ -112,7 +112,7 @@ def roll(r: Record) -> Pairs:
     for f in h["filters"]:
         agg = {"geometric": "mean", "sequence": "sum"}.get(f["agg_type"], f["agg_type"])
         if f.get("enabled", True) and f.get("ratio_enabled"):
-            terms.append(rule("reject-k1", agg=agg, lower=f["ratio_low"], upper=f["ratio_high"], log_ratio_bound=None))
+            terms.append(rule("reject-k1", agg=agg, lower=f["ratio_low"], upper=f["ratio_high"]))
         if f.get("enabled", True) and f.get("diff_enabled"):
             terms.append(rule("reject-probability", agg=agg, lower=f["diff_low"], upper=f["diff_high"]))
     terms.sort(key=lambda term: term.params["agg"] == "token")  # theirs are joined, not chained

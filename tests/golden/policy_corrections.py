@@ -151,12 +151,12 @@ def areal_chain(h: Mapping[str, Any]) -> tuple[Term, ...]:
         return (rule("truncated-is", level=level, floor=h["lower"] or 0.0, cap=h["upper"], log_ratio_bound=None),)
     weight = rule("truncated-is", level=level, cap=None, log_ratio_bound=None)
     if h["metric"] == "ratio":
-        return rule("reject-k1", agg=agg, lower=h["lower"], upper=h["upper"], log_ratio_bound=None), weight
+        return rule("reject-k1", agg=agg, lower=h["lower"], upper=h["upper"]), weight
     if h["metric"] == "kl_k1":
         low, high = (None if b is None else float(torch.tensor(b, dtype=torch.float64).exp()) for b in (h["lower"], h["upper"]))
-        return rule("reject-k1", agg=agg, lower=low, upper=high, log_ratio_bound=None), weight
-    inverse = {"inverse": True} if h["metric"] == "kl_k3" else {}
-    return rule(f"reject-{h['metric'].removeprefix('kl_')}", agg=agg, upper=h["upper"], log_ratio_bound=None, **inverse), weight
+        return rule("reject-k1", agg=agg, lower=low, upper=high), weight
+    inverse = {"inverse": True, "log_ratio_bound": None} if h["metric"] == "kl_k3" else {}
+    return rule(f"reject-{h['metric'].removeprefix('kl_')}", agg=agg, upper=h["upper"], **inverse), weight
 
 
 def nemo(r: Record) -> Plan:
@@ -170,7 +170,7 @@ def nemo_chain(kind: str | None, low: float | None, high: float | None, level: s
     if kind == "icepop":
         return (rule("icepop", lower=low, upper=high, log_ratio_bound=None),)
     if kind == "seq-mask-tis":
-        gate = rule("reject-k1", agg="mean", lower=low, upper=high, log_ratio_bound=None)
+        gate = rule("reject-k1", agg="mean", lower=low, upper=high)
         return gate, rule("truncated-is", level=level, cap=None, log_ratio_bound=None)
     return (rule("truncated-is", level=level, floor=low or 0.0, cap=high, log_ratio_bound=None),)
 
@@ -190,7 +190,7 @@ def openrlhf_chain(h: Mapping[str, Any]) -> tuple[Term, ...]:
         return (rule("truncated-is", floor=lower or 0.0, cap=high, log_ratio_bound=OPENRLHF_BOUND),)
     agg = {"token": "token", "seq": "mean"}[h["is_correction_level"]]
     gate = {
-        "ratio": rule("reject-k1", agg=agg, lower=lower, upper=high, log_ratio_bound=OPENRLHF_BOUND),
+        "ratio": rule("reject-k1", agg=agg, lower=lower, upper=high),
         "binary_kl": rule("reject-binary-kl", agg=agg, upper=high),
         "tv": rule("reject-probability", agg=agg, lower=None, upper=high, absolute=True),
     }[gating]
