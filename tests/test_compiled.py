@@ -112,6 +112,7 @@ def test_a_recipe_may_ask_for_it():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about itself
 def test_with_the_real_compiler_values_and_gradients_agree():
     objective = lossary.compose(WHOLE, compile=True)
     plain = lossary.compose(WHOLE)
