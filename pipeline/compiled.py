@@ -15,7 +15,7 @@ from ..batch import Batch, Sequences
 from ..registry import Level
 from .bound import scalar_like
 from .memory import Memory, observed
-from .metrics import Measure
+from .metrics import Measure, measure
 from .summing import Outputs, side_of, summed, watched
 from .terms import Plan, Term
 
@@ -56,6 +56,8 @@ class Graph:
             reports: dict[str, Measure] = {}
             sides = {role: side_of(plan, role, micro, outputs, reports) for role in roles}
             values = {t.name: summed(t, sides[t.role], notes, 1, reports) for t in terms}
+            if "entropy" in outputs.columns:  # here, for it is one more walk over all tokens
+                reports.setdefault("actor/entropy", measure(outputs.columns["entropy"], "entropy"))
             return values, {name: (m.kind, m.value, m.count) for name, m in reports.items()}, notes.seen
 
         # What is compiled is remembered by code object, few for each, and all recipes of a process would share this one.

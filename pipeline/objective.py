@@ -339,8 +339,8 @@ class Objective:
                 value = coefficient * value
             if passed is None or term not in self._passing:
                 parts[term.role].append(value)
-        if "entropy" in outputs.columns:
-            reports.setdefault("actor/entropy", measure(outputs.columns["entropy"], "entropy"))
+        if "entropy" in outputs.columns and "actor/entropy" not in reports:
+            reports["actor/entropy"] = measure(outputs.columns["entropy"], "entropy")
         anchors = {role: outputs.anchors(role, self._certain) for role in parts}
         sums = {role: _joined(parts[role], anchors[role], micro) for role in parts}
         reports.update({f"{role}/loss": Measure("mean", sums[role].detach(), share) for role in parts if parts[role]})
