@@ -287,7 +287,9 @@ class Objective:
             inner, where = micro.kept, micro.kept_tokens
             rows = {name: r.select(where) for name, r in rows.items()}
             seen, said = policy.take(where), ids.index_select(0, where)
-        pieces = Pieces(self.plan, self._passing, inner, micro.coefficients, rows, self.memory, sides.get("actor"), dict(reports))
+        pieces = Pieces(
+            self.plan, self._passing, inner, micro.coefficients, rows, self.memory, sides.get("actor"), dict(reports), self._graph
+        )
         total = seen.passed(said, pieces, factor)
         reports.update(pieces.reports)
         if self.one_pass:

@@ -12,10 +12,11 @@ from ..batch.layout import Layout
 from ..numerics import accumulator
 from ..registry import FIELDS, Level, LossaryError
 from .bound import Bound
+from .compiled import Graph
 from .correcting import WEIGHT
 from .memory import Memory
 from .metrics import Measure, added, measure
-from .summing import Side, shown, unreduced, watched, weighed
+from .summing import Outputs, Side, shown, unreduced, watched, weighed
 from .terms import Plan, Term
 from .vocabulary import Rows, over_words
 
@@ -83,6 +84,7 @@ class Pieces:
     """Some of the actor's terms over the tokens of a micro-batch, a few at a time; adds up what they come to on the way.
 
     ``settled`` is what was decided for all tokens beforehand, if the rules that decide need to see them all; ``taken`` was reported then.
+    ``graph`` runs the terms of a piece as one, where they look at nothing but its columns.
     """
 
     def __init__(
@@ -95,6 +97,7 @@ class Pieces:
         memory: Memory,
         settled: Side | None,
         taken: Mapping[str, Measure],
+        graph: Graph | None = None,
     ) -> None:
         for t in terms:
             if not local(t.bound):
@@ -104,6 +107,8 @@ class Pieces:
         self.plan, self.terms, self.batch, self.coefficients, self.rows = plan, terms, batch, coefficients, rows
         self.memory, self.settled, self.taken = memory, settled, taken
         self.words = any("logits" in t.bound.reads for t in terms)
+        fusible = settled is None and not any(over_words(t.bound) or watched(t) for t in terms)
+        self.graph = graph if fusible else None
         self.reports: dict[str, Measure] = {}
         self.entropy: list[Measure] = []
         self._values: dict[str, list[Tensor]] = {t.name: [] for t in terms}
@@ -111,6 +116,8 @@ class Pieces:
 
     def __call__(self, a: int, b: int, log_prob: Tensor, entropy: Tensor, logits: Tensor | None) -> Tensor:
         """Return ``sum over terms of coef * sum over these tokens of weight * loss``."""
+        if self.graph is not None:
+            return self._fused(self.graph, a, b, log_prob, entropy)
         reports = dict(self.taken)
         side = self._side(a, b, log_prob, entropy, logits, reports)
         total = log_prob.new_zeros((), dtype=accumulator(log_prob))
@@ -124,6 +131,17 @@ class Pieces:
         self.entropy.append(measure(entropy, "entropy"))
         self.reports = added([self.reports, {name: m for name, m in reports.items() if name not in self.taken}])
         return total
+
+    def _fused(self, graph: Graph, a: int, b: int, log_prob: Tensor, entropy: Tensor) -> Tensor:
+        reports: dict[str, Measure] = {}
+        outputs = Outputs({"log_prob": log_prob, "entropy": entropy}, {})
+        found = graph(self.terms, self.batch.window(a, b), outputs, reports)
+        for name, value in found.items():
+            self._values[name].append(value.detach())
+        self.entropy.append(reports.pop("actor/entropy"))
+        self.reports = added([self.reports, reports])
+        shares = [found[t.name] if t.coefficient.fixed == 1 else self.coefficients[t.name] * found[t.name] for t in self.terms]
+        return torch.stack(shares).sum()
 
     def _side(self, a: int, b: int, log_prob: Tensor, entropy: Tensor, logits: Tensor | None, reports: dict[str, Measure]) -> Side:
         made = {"log_prob": (log_prob, Level.TOKEN), "entropy": (entropy, Level.TOKEN)}

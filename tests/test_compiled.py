@@ -8,6 +8,7 @@ import warnings
 import pytest
 import torch
 import torch._dynamo
+from heads import headed, measured
 from test_properties import LOSSES, REQUIRED, WHOLE
 from torch._dynamo.testing import CompileCounter
 from worlds import World
@@ -102,6 +103,17 @@ def test_what_corrections_drop_is_dropped_in_a_graph_too(denominator):
         assert_same(run(fused, world), run(plain, world))
         assert_same(run(late[1], world), run(late[0], world))
     assert (counter.frame_count, late[2].frame_count) == (1, 1)
+
+
+def test_with_a_head_the_pieces_share_one_graph():
+    """Three sizes of batch and a shorter last piece in each; losses over the vocabulary stay outside."""
+    sections = {"policy_loss": "dual-clip", "kl": {"use": "k3", "coef": 0.1}, "entropy": {"coef": 0.01}}
+    plain, fused, counter = both(sections)
+    for seed, (rows, width) in enumerate(SIZES):
+        world = World(seed, rows, width)
+        want, got = (measured(headed, objective, world, chunk=4) for objective in (plain, fused))
+        assert_same(got, want)
+    assert 1 <= counter.frame_count <= 3  # and one each for a last piece of one token or none
 
 
 def test_a_recipe_may_ask_for_it():
