@@ -4,8 +4,9 @@ Only tensors enter and leave. What surrounds them (names, levels, which columns 
 """
 
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from typing import Any
 
 import torch
@@ -29,8 +30,8 @@ class Graph:
 
     def __call__(self, terms: Sequence[Term], micro: Batch, outputs: Outputs, reports: dict[str, Measure]) -> dict[str, Tensor]:
         """Return what each term comes to, before its coefficient; what they report goes to ``reports``."""
-        form = _form((_bare(micro), replace(outputs, rows={})))
-        leaves = list(_leaves((_bare(micro), replace(outputs, rows={}))))
+        leaves: list[Tensor] = []
+        form = _taken((_bare(micro), outputs.columns), leaves)
         key = form, tuple(t.name for t in terms), torch.is_grad_enabled()
         step = scalar_like(self.memory.step, micro.rows)
         if key in self._known:
@@ -51,7 +52,8 @@ class Graph:
             watched(t)  # what is worked out once stands behind a lock, which must not be traced
 
         def run(step: Tensor, *leaves: Tensor) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Tensor]]:
-            micro, outputs = _filled(form, iter(leaves))
+            micro, columns = _filled(form, iter(leaves))
+            outputs = Outputs(columns, {})
             notes = _Notes(step)
             reports: dict[str, Measure] = {}
             sides = {role: side_of(plan, role, micro, outputs, reports) for role in roles}
@@ -91,56 +93,37 @@ def _bare(micro: Batch) -> Batch:
 # ── trees of tensors ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@dataclass(frozen=True)
-class _Hole:
-    """Where a tensor was."""
-
-    dtype: torch.dtype
-
-
-@dataclass(frozen=True)
-class _Made:
-    """A dataclass or mapping and the forms of what it holds."""
-
-    kind: Any
-    parts: tuple[tuple[Any, Any], ...]
+@cache
+def _names(kind: Any) -> tuple[str, ...]:
+    """Return the fields of a dataclass; of anything else none."""
+    return tuple(f.name for f in fields(kind) if f.init) if is_dataclass(kind) else ()
 
 
-def _parts(x: Any) -> list[tuple[Any, Any]] | None:
-    if isinstance(x, Mapping):
-        return list(x.items())
-    if is_dataclass(x) and not isinstance(x, type):
-        return [(f.name, getattr(x, f.name)) for f in fields(x) if f.init]
-    return None
+def _taken(x: Any, leaves: list[Tensor]) -> Any:
+    """Move the tensors of a tree to ``leaves`` and return its form: ``(kind, names, parts)``, a dtype for each tensor, all else as it is.
 
-
-def _leaves(x: Any) -> Iterator[Tensor]:
+    Equal forms run in the same graph. This is done in every step, so it looks at each thing once.
+    """
     if isinstance(x, Tensor):
-        yield x
-        return
-    for _, part in enumerate(x) if isinstance(x, tuple) else _parts(x) or ():
-        yield from _leaves(part)
-
-
-def _form(x: Any) -> Any:
-    """Return everything about a tree but its tensors; equal forms run in the same graph."""
-    if isinstance(x, Tensor):
-        return _Hole(x.dtype)
+        leaves.append(x)
+        return x.dtype
     if isinstance(x, tuple):
-        return tuple(_form(part) for part in x)
-    parts = _parts(x)
-    if parts is None:
-        return x
-    return _Made(dict if isinstance(x, Mapping) else type(x), tuple((name, _form(part)) for name, part in parts))
+        return tuple, (), tuple([_taken(part, leaves) for part in x])
+    if isinstance(x, dict):
+        return dict, tuple(x), tuple([_taken(part, leaves) for part in x.values()])
+    kind: Hashable = type(x)
+    names = _names(kind)
+    return (kind, names, tuple([_taken(getattr(x, name), leaves) for name in names])) if names else x
 
 
 def _filled(form: Any, leaves: Iterator[Tensor]) -> Any:
     """Return the tree again, with these tensors."""
-    if isinstance(form, _Hole):
+    if isinstance(form, torch.dtype):
         return next(leaves)
-    if isinstance(form, tuple):
-        return tuple([_filled(part, leaves) for part in form])
-    if isinstance(form, _Made):
-        parts = {name: _filled(part, leaves) for name, part in form.parts}
-        return parts if form.kind is dict else form.kind(**parts)
-    return form
+    if not isinstance(form, tuple):
+        return form
+    kind, names, parts = form
+    made = [_filled(part, leaves) for part in parts]
+    if kind is tuple:
+        return tuple(made)
+    return dict(zip(names, made, strict=True)) if kind is dict else kind(**dict(zip(names, made, strict=True)))
