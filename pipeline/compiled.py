@@ -111,7 +111,7 @@ def _taken(x: Any, leaves: list[Tensor]) -> Any:
         return tuple, (), tuple([_taken(part, leaves) for part in x])
     if isinstance(x, dict):
         return dict, tuple(x), tuple([_taken(part, leaves) for part in x.values()])
-    kind: Hashable = type(x)
+    kind: Any = type(x)
     names = _names(kind)
     return (kind, names, tuple([_taken(getattr(x, name), leaves) for name in names])) if names else x
 
