@@ -1,7 +1,7 @@
 """The head: from hidden states to log-probabilities, or right to gradients, a chunk of tokens at a time; ``[N, V]`` is never there."""
 
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -134,15 +134,15 @@ class HeadOn:
         return total
 
 
-class _Work:
+class _Work(Protocol):
     """Something to be done inside ``forward``. No tensor of it is an argument there, so that no host casts or moves what is not hidden."""
 
     def __call__(self, head: LossHead, hidden: Tensor) -> Any:
-        raise NotImplementedError
+        """Do it."""
 
 
 @dataclass(frozen=True)
-class _Scoring(_Work):
+class _Scoring:
     token_ids: Tensor
 
     def __call__(self, head: LossHead, hidden: Tensor) -> tuple[Tensor, Tensor]:
@@ -155,7 +155,7 @@ class _Scoring(_Work):
 
 
 @dataclass(frozen=True)
-class _Passing(_Work):
+class _Passing:
     token_ids: Tensor
     loss: Piecewise
     factor: float

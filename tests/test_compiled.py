@@ -1,6 +1,6 @@
 """The compiled objective: one graph, no break, for every loss of the box; the numbers are those of the plain one.
 
-Graphs are traced and counted here without a compiler behind them, which takes a tenth of a second instead of twenty.
+Graphs are traced and counted here without a compiler behind them, which takes a second instead of twenty.
 """
 
 import warnings
