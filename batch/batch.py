@@ -48,6 +48,8 @@ class Batch:
     """What the actor's terms see, where corrections dropped tokens: the same sequences with fewer tokens. The critic's see all."""
     within: Tensor | None = None
     """``[N]``, in such an inner batch: each token's place in its sequence of the outer one."""
+    _known: dict[Any, Tensor] = field(default_factory=dict, init=False, compare=False)
+    """What was worked out of the rest once: nothing here changes, so it stays true."""
 
     # ── the border ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -128,6 +130,25 @@ class Batch:
     def _made(cls, p: Any) -> Self:
         rows = torch.arange(len(p.lengths), device=p.sequences.lengths.device)
         return cls(p.sequences, p.columns, p.levels, p.layout, rows, p.lengths, p.groups, p.prompts)
+
+    # ── what weigh made ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def share(self) -> Tensor:
+        """0-d: how many of the step's tokens are here. The shares of its micro-batches on all ranks add up to 1."""
+        known = self._known.get("share")
+        if known is None:
+            assert self.totals is not None
+            here = torch.full_like(self.totals.tokens, self.sequences.index.shape[0])
+            known = self._known["share"] = here / self.totals.tokens.clamp(min=1)
+        return known
+
+    def weights_in(self, dtype: torch.dtype, aggregation: str) -> Tensor:
+        """``[N]``: the weights of an aggregation in the dtype of a loss, converted once for all terms that share them."""
+        known = self._known.get((dtype, aggregation))
+        if known is None:
+            known = self._known[dtype, aggregation] = self.weights[aggregation].to(dtype)
+        return known
 
     # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

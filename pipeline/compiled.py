@@ -49,7 +49,7 @@ class Graph:
     def _function(self, terms: tuple[Term, ...], form: Hashable) -> Callable[..., Any]:
         plan, roles = self.plan, sorted({t.role for t in terms})
         for t in terms:
-            watched(t)  # what is worked out once stands behind a lock, which must not be traced
+            watched(t), t.corrected  # what is worked out once stands behind a lock, which must not be traced
 
         def run(step: Tensor, *leaves: Tensor) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Tensor]]:
             micro, columns = _filled(form, iter(leaves))

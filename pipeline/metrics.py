@@ -1,8 +1,7 @@
 """Metrics as (sum, count) and extremes: exact over micro-batches and ranks, brought to the host in one transfer."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,12 +11,11 @@ from ..numerics import accumulator
 from ..registry import ColumnError, Max, Mean, Min
 
 
-@dataclass(frozen=True)
-class Measure:
+class Measure(NamedTuple):
     """One metric so far: ``"mean"`` keeps (sum, count), ``"max"`` and ``"min"`` an extreme."""
 
     kind: str
-    value: Tensor
+    value: Tensor | float
     count: Tensor | float = 1.0
 
 
@@ -29,7 +27,7 @@ def measure(x: Any, who: str) -> Measure:
         value = x.x.detach() if x.x.requires_grad else x.x
         return Measure("mean", value.sum(dtype=accumulator(value)), float(value.numel()))
     if isinstance(x, (int, float)):
-        return Measure("mean", torch.tensor(float(x)))
+        return Measure("mean", float(x))
     if not isinstance(x, (Mean, Max, Min)):
         raise ColumnError(f"{who} reported {type(x).__name__}; expected Mean, Max, Min or a tensor.")
     if not isinstance(x.x, Tensor):
@@ -57,8 +55,14 @@ def added(reports: Iterable[Mapping[str, Measure]]) -> dict[str, Measure]:
             elif m.kind == "mean":
                 out[name] = Measure("mean", known.value + m.value, known.count + m.count)
             else:
-                out[name] = Measure(m.kind, torch.maximum(known.value, m.value) if m.kind == "max" else torch.minimum(known.value, m.value))
+                out[name] = Measure(m.kind, (torch.maximum if m.kind == "max" else torch.minimum)(extreme(known), extreme(m)))
     return out
+
+
+def extreme(m: Measure) -> Tensor:
+    """Return the value of a largest or smallest, which always stands on the device."""
+    assert isinstance(m.value, Tensor)
+    return m.value
 
 
 def combined(reports: Iterable[Mapping[str, Measure]], ranks: Ranks) -> dict[str, float]:
@@ -74,7 +78,8 @@ def combined(reports: Iterable[Mapping[str, Measure]], ranks: Ranks) -> dict[str
         return {}
     names = sorted(sums)
     # A plain number stands on the host and must not pull everything else there, one by one.
-    device = max((m.value.device for found in sums.values() for m in found), key=lambda d: d.type != "cpu")
+    devices = (m.value.device for found in sums.values() for m in found if isinstance(m.value, Tensor))
+    device = max(devices, key=lambda d: d.type != "cpu", default=torch.device("cpu"))
     wide = torch.float32 if device.type == "mps" else torch.float64
 
     def add(values: list[Any]) -> Tensor:
@@ -85,7 +90,7 @@ def combined(reports: Iterable[Mapping[str, Measure]], ranks: Ranks) -> dict[str
     averages = [n for n in names if sums[n][0].kind == "mean"]
     extremes = [n for n in names if n not in averages]
     added = [t for n in averages for t in (add([m.value for m in sums[n]]), add([m.count for m in sums[n]]))]
-    highest = [torch.stack([(m.value if m.kind == "max" else -m.value).to(wide) for m in sums[n]]).amax() for n in extremes]
+    highest = [torch.stack([(extreme(m) if m.kind == "max" else -extreme(m)).to(wide) for m in sums[n]]).amax() for n in extremes]
     empty = torch.zeros(0, dtype=wide, device=device)
     totals = ranks.sum(torch.stack(added)) if added else empty
     peaks = ranks.max(torch.stack(highest)) if highest else empty

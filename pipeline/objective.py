@@ -328,16 +328,15 @@ class Objective:
         dtype: torch.dtype | None = None,
     ) -> LossOut:
         """Add up terms; ``passed`` is what those of the head's pass come to together, with their gradient."""
-        assert micro.totals is not None
-        # Of a step's tokens; the shares of its micro-batches add up to 1, so a loss over several steps is reported as their mean.
-        share = torch.full_like(micro.totals.tokens, micro.sequences.index.shape[0]) / micro.totals.tokens.clamp(min=1)
+        share = micro.share  # so that a loss over several steps is reported as their mean
         parts: dict[str, list[Tensor]] = {"actor": [] if passed is None else [passed], "critic": []}
         for term in self.plan.terms:
-            value = terms[term.name]
+            value, fixed = terms[term.name], term.coefficient.fixed
             reports[term.metric] = Measure("mean", value.detach(), share)
-            if term.coefficient.fixed != 1:
+            if fixed != 1:
                 coefficient = micro.coefficients[term.name]
-                reports[f"{term.role}/{term.name}_coef"] = Measure("mean", coefficient * share, share)
+                known = Measure("mean", coefficient * share, share) if fixed is None else Measure("mean", fixed)
+                reports[term.metric_of_coefficient] = known
                 value = coefficient * value
             if passed is None or term not in self._passing:
                 parts[term.role].append(value)

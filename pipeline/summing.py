@@ -1,7 +1,7 @@
 """One micro-batch: every term on its side of the objective, weighed and added up."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -34,8 +34,6 @@ class Side:
     """``[N]``: which tokens stay, where that was decided here; their number must not shape anything."""
     weight: Tensor | None = None
     """``[N]``: what a correction multiplies the policy loss with."""
-    cast: dict[tuple[str, torch.dtype], Tensor] = field(default_factory=dict)
-    """``[N]`` by aggregation: its weights in the dtype of a loss, made once for all terms that share them."""
 
 
 @dataclass(frozen=True)
@@ -178,14 +176,12 @@ def _learns(bound: Bound, side: Side) -> bool:
 
 def weighed(term: Term, side: Side, loss: Tensor, level: Level) -> Tensor:
     """Return the weighted sum of a term's losses."""
+    factor = side.weight if term.corrected else None
+    if factor is None and side.keep is None and level is Level.TOKEN:  # the common case: nothing changes them between two terms
+        return (side.batch.weights_in(loss.dtype, term.aggregation) * loss).sum(dtype=accumulator(loss))
     sequences, weight = side.batch.sequences, side.batch.weights[term.aggregation]
-    if side.weight is not None and term.bound.component.kind.name == "policy_loss" and WEIGHT not in term.bound.reads:
-        weight = weight * side.weight
-    elif side.keep is None and level is Level.TOKEN:  # the common case: nothing changes them between two terms
-        known = side.cast.get((term.aggregation, loss.dtype))
-        if known is None:
-            known = side.cast[term.aggregation, loss.dtype] = weight.to(loss.dtype)
-        return (known * loss).sum(dtype=accumulator(loss))
+    if factor is not None:
+        weight = weight * factor
     if side.keep is not None:
         weight = torch.where(side.keep, weight, 0.0)
     if level is not Level.TOKEN:

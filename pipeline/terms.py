@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from .bound import Bound
+from .correcting import WEIGHT
 
 METRIC = {"policy": "pg_loss", "value": "vf_loss"}
 
@@ -36,6 +37,16 @@ class Term:
     def metric(self) -> str:
         """Under which name its value is logged."""
         return f"{self.role}/{METRIC.get(self.name, f'{self.name}_loss')}"
+
+    @property
+    def corrected(self) -> bool:
+        """Whether the weights of corrections multiply it: a policy loss that does not do so itself."""
+        return self.bound.component.kind.name == "policy_loss" and WEIGHT not in self.bound.reads
+
+    @property
+    def metric_of_coefficient(self) -> str:
+        """Under which name its coefficient is logged."""
+        return f"{self.role}/{self.name}_coef"
 
 
 @dataclass(frozen=True)

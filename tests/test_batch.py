@@ -1,5 +1,7 @@
 """A batch: three ways in that agree, nothing of what stood under the mask, and parts that stay consistent."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
@@ -269,14 +271,13 @@ def test_take_is_the_batch_of_those_rows(given_, data):
     chosen = data.draw(st.lists(st.integers(0, rows - 1), max_size=6))
     whole = Batch.from_padded(mask, prompt_lengths=torch.arange(rows), **columns)
     whole = whole.with_columns(Level.TOKEN, marked=torch.arange(float(len(whole["token_ids"]))))
-    whole = Batch(**{**vars(whole), "weights": {"token-mean": whole["marked"] * 2}})
+    whole = replace(whole, weights={"token-mean": whole["marked"] * 2})
     part = whole.take(chosen)
     fresh = Batch.from_padded(
         mask[chosen], prompt_lengths=torch.tensor(chosen, dtype=torch.long), **{n: x[chosen] for n, x in columns.items()}
     )
     marked = part["marked"]
-    same(Batch(**{**vars(part), "columns": {n: x for n, x in part.columns.items() if n != "marked"}, "weights": {},
-                  "levels": {n: x for n, x in part.levels.items() if n != "marked"}}), fresh)  # fmt: skip
+    same(replace(part.without(["marked"]), weights={}), fresh)
     expected = torch.full(mask.shape, -1.0)
     expected[mask] = torch.arange(float(mask.sum()))
     assert marked.tolist() == expected[chosen][mask[chosen]].tolist()
@@ -317,7 +318,7 @@ def test_select_keeps_the_groups_and_their_ranks():
 
     batch = Batch.from_padded(torch.ones(3, 2), group_ids=[4, 9, 4])
     ranks = Doubled()
-    batch = Batch(**{**vars(batch), "sequences": batch.sequences.across(ranks)})
+    batch = replace(batch, sequences=batch.sequences.across(ranks))
     part = batch.select(torch.tensor([1, 0, 0, 0, 1, 1], dtype=torch.bool))
     assert part.sequences.ranks is ranks
     assert part.sequences.lengths.tolist() == [1, 0, 2]
@@ -328,7 +329,7 @@ def test_to_moves_every_tensor():
     batch = Batch.from_padded([[1, 1], [1, 0]], rewards=[1.0, 2.0], group_ids=[0, 0])
     totals = Totals(*(torch.ones(()) for _ in range(4)))
     reports = {"x": Mean(torch.ones(2), torch.ones(2, dtype=torch.bool)), "n": 3}
-    batch = Batch(**{**vars(batch), "totals": totals, "weights": {"w": torch.ones(3)}, "reports": reports})
+    batch = replace(batch, totals=totals, weights={"w": torch.ones(3)}, reports=reports)
     moved = batch.to("meta")
     tensors = [moved.rows, moved.layout.source, moved.layout.starts, *moved.columns.values(), *moved.weights.values()]
     tensors += [moved.sequences.lengths, moved.sequences.offsets, moved.sequences.index, moved.sequences.groups, moved.sequences.slots]

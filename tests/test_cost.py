@@ -1,5 +1,7 @@
 """What a step costs, by measures without noise: operations, waits for the device, and none that depends on the data."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -64,16 +66,14 @@ def test_a_step_runs_where_there_is_no_data_to_look_at(name):
     fake = _Fake(mode)
     with mode:
         columns, weights = fake(dict(micro.columns)), fake(dict(micro.weights))
-        faked = type(micro)(
-            **{
-                **vars(micro),
-                "sequences": fake(micro.sequences),
-                "columns": columns,
-                "weights": weights,
-                "coefficients": fake(dict(micro.coefficients)),
-                "totals": type(micro.totals)(*(fake(t) for t in vars(micro.totals).values())),
-                "rows": fake(micro.rows),
-            }
+        faked = replace(
+            micro,
+            sequences=fake(micro.sequences),
+            columns=columns,
+            weights=weights,
+            coefficients=fake(dict(micro.coefficients)),
+            totals=type(micro.totals)(*(fake(t) for t in vars(micro.totals).values())),
+            rows=fake(micro.rows),
         )
         outputs = {k: torch.randn(n, requires_grad=True) for k in ("log_prob", "entropy", "values")}
         out = objective.loss(faked, **outputs)
