@@ -107,7 +107,7 @@ def test_a_module_name_where_a_file_was_meant(book, tmp_path):
         (pl("half_pg").replace("log_prob, advantages)", "log_porb)"), "my_losses.py:3: policy_loss 'half-pg' asks for the column 'log_porb'"),
         ("import lossary.registry as r\n@r.hookimpl\ndef lossary_components():\n    return 1 / 0\n", "ZeroDivisionError: division by zero (line 4 of my_losses.py)"),
         ("import lossary.registry as r\n@r.hookimpl\ndef lossary_componets():\n    return []\n", "unknown hook 'lossary_componets'"),
-        ("import lossary.registry as r\n@r.hookimpl\ndef lossary_event(events):\n    return []\n", "Known hooks are lossary_components, lossary_event, lossary_fields and lossary_recipes."),
+        ("import lossary.registry as r\n@r.hookimpl\ndef lossary_event(events):\n    return []\n", "Known hooks are lossary_components(), lossary_event(event), lossary_fields() and lossary_recipes()."),
         ("x = 1\n", "offers nothing; expected a decorated function, a column(...) or a hook."),
         (pl("f") + "r.column('rewards', level='token', doc='')\n", "column 'rewards' is already in the vocabulary"),
     ],

@@ -349,7 +349,7 @@ def test_functions_are_written_as_import_paths():
 
     text = load_recipe({"policy_loss": {"use": grpo}, "plugins": ["mine.py", "my_pkg"]}).text()
     assert "lossary.algorithms.policy.grpo:grpo" in text
-    assert f"{__import__('pathlib').Path.cwd() / 'mine.py'}\n- my_pkg" in text
+    assert "- mine.py\n- my_pkg" in text
 
 
 @pytest.mark.parametrize("function", [lambda log_prob: log_prob, functools.partial(plain, tau=2.0)], ids=["lambda", "partial"])

@@ -271,5 +271,5 @@ class _Clock:
 
 def train(settings: Settings, parent: Path, listen: Listener = lambda line: None) -> tuple[RunFolder, list[dict[str, Any]]]:
     """Run a recipe in a new folder under ``parent``."""
-    folder = RunFolder.new(parent, settings.recipe.name, settings.recipe.text())
+    folder = RunFolder.new(parent, settings.recipe.name, settings.recipe.text(), settings.recipe.code())
     return folder, Trainer(settings, folder, listen).run()
