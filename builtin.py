@@ -41,7 +41,7 @@ def _catalog(selection: Selection) -> Catalog:
     finally:
         _building.reset(token)
     for failure in book.failures:
-        told = f"{failure} `lossary plugins -v` shows the traceback; LOSSARY_BLOCK={failure.plugin} keeps it out."
+        told = f"{str(failure).rstrip('.')}. `lossary plugins -v` shows the traceback; LOSSARY_BLOCK={failure.plugin} keeps it out."
         warnings.warn(told, PluginWarning, stacklevel=3)
     for note in book.notes:
         if not note.startswith("blocked: "):

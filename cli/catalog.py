@@ -126,7 +126,9 @@ def _found(name: str, book: Catalog) -> list[Component]:
     hyphens = name.replace("_", "-")
     held = [k for k in KINDS if hyphens.rpartition("/")[2] in book.names(k)]
     if not held:
-        raise UnknownName(f"No component is called {name!r}.{_meant(book, name)} `lossary find {shlex.quote(name)}` searches everything.")
+        vendor = hyphens.rpartition("/")[0]
+        told = book.skips(vendor) or f"{_meant(book, name)} `lossary find {shlex.quote(name)}` searches everything."
+        raise UnknownName(f"No component is called {name!r}.{told}{book.failed()}")
     if len(held) == 1 or "/" not in hyphens:
         return [book.get(k, name) for k in held]
     vendor = hyphens.rpartition("/")[0]  # who may bring the name in some of its kinds only

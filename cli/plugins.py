@@ -49,7 +49,7 @@ def list_plugins(*, as_json: bool, verbose: bool) -> int:
             for row in (r for r in rows if r.traceback):
                 print(f"\n{row.name} ({row.distribution})\n{row.traceback.rstrip()}")
     for note in book.notes:
-        print(note, file=sys.stderr)
+        print(f"lossary: {note}", file=sys.stderr)
     return 1 if book.failures else 0
 
 

@@ -79,3 +79,9 @@ class Plan:
     """Whether the terms run as one compiled graph."""
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """Every component that runs, with its settings."""
+        terms = [b for t in (*self.terms, *self.reward_kl) for b in (t.bound, t.coefficient.bound) if b is not None]
+        return (*self.rewards, *self.filters, *self.advantages, *(c.bound for c in self.corrections), *terms, *self.aggregations.values())

@@ -1,7 +1,6 @@
 """The catalog: which component bears which name, and which distribution brought it."""
 
 import re
-import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from .errors import PluginError, PluginWarning, SignatureError, UnknownName, lis
 from .fields import Column, Vocabulary
 from .fingerprint import fingerprint
 from .kinds import KINDS
-from .modules import distribution_of, imported, load, said, unlisted
+from .modules import distribution_of, imported, load, said, traced, unlisted
 from .offers import Offers, offers, quiet
 from .selection import GROUP, Failure, Plugin, Selection, Skipped, alike, brought_by, installed, names_of
 
@@ -96,13 +95,10 @@ class Catalog:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # a stranger's module may raise anything, also what is meant to end the process
-            newer = newer_in(error)
-            why = (
-                f"{type(error).__name__}: {error}"
-                if newer is None
-                else f"it is written for API {newer}, and lossary has API {API}: {error}"
-            )
-            self.failures.append(Failure(entry.name, brought, why, traceback.format_exc(), error))
+            why = said(error).removeprefix(f"{who}: ").removeprefix(f"{who} ")
+            if (newer := newer_in(error)) is not None:
+                why = f"it is written for API {newer}, and lossary has API {API}: {why}"
+            self.failures.append(Failure(entry.name, brought, why, traced(error), error))
 
     def _missing(self, entries: Iterable[EntryPoint]) -> None:
         """A plugin that is asked for and not installed did not load either."""
@@ -275,9 +271,7 @@ class Catalog:
 
     def _whereabouts(self, kind: str, vendor: str, bare: str) -> str:
         """Say where a name that was not found stands instead, what is nearest to it, and which plugins failed."""
-        said = "".join(
-            f" Plugin {s.plugin!r} ({s.distribution}) is {s.state}: {s.why}." for s in self.skipped if vendor == _dist(s.distribution)
-        )
+        said = self.skips(vendor)
         if others := self._by.get((kind, bare)):  # only the vendor was wrong
             said += (
                 f" {bare!r} comes from {listing(c.distribution for c in others)}: say {listing(f'{_vendor(c)}/{bare}' for c in others)}."
@@ -293,8 +287,16 @@ class Catalog:
         hint = "" if said and not elsewhere else nearest(bare, self.names(kind))
         if elsewhere or not (hint or said):
             hint += f" Known: {', '.join(self.names(kind)) or 'none'}."
-        failed = "".join(f"\n  P{str(f)[1:]}" for f in self.failures)
-        return said + hint + failed
+        return said + hint + self.failed()
+
+    def skips(self, vendor: str) -> str:
+        """Say why an installed plugin is not there, if ``vendor`` is its name or its distribution's."""
+        found = (s for s in self.skipped if alike(vendor) in (alike(s.plugin), _dist(s.distribution)))
+        return "".join(f" Plugin {s.plugin!r} ({s.distribution}) is {s.state}: {s.why}." for s in found)
+
+    def failed(self) -> str:
+        """Return a line for each plugin that did not load: it may well have brought the name that is missing."""
+        return "".join(f"\n  P{str(f)[1:]}" for f in self.failures)
 
     def resolve(self, kind: str, use: str | Callable[..., Any]) -> Component:
         """Return what a slot names: a registered name, an import path ``package.module:function``, or a callable itself."""

@@ -131,18 +131,25 @@ def line_in(error: BaseException) -> str:
     """Say where in the plugin's own file it went wrong: the deepest line of the first file that is neither ours nor the importer's."""
     if isinstance(error, SyntaxError):  # it names file and line itself
         return ""
-    ours = Path(__file__).parent
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen ")]
-    strange = [
-        f
-        for f in frames
-        if Path(f.filename).parent not in (ours, Path(importlib.__file__).parent, _METADATA) and "pluggy" not in Path(f.filename).parts
-    ]
+    strange = [f for f in traceback.extract_tb(error.__traceback__) if _strange(f.filename)]
     own = [f for f in strange if f.filename == strange[0].filename]
     return f" (line {own[-1].lineno} of {Path(own[-1].filename).name})" if own else ""
 
 
-_METADATA = Path(importlib.metadata.__file__).parent
+def traced(error: BaseException) -> str:
+    """Return the traceback from the first line on that is the plugin's own, if one is."""
+    at = error.__traceback__
+    while at is not None and not _strange(at.tb_frame.f_code.co_filename):
+        at = at.tb_next
+    return "".join(traceback.format_exception(type(error), error, at or error.__traceback__))
+
+
+def _strange(filename: str) -> bool:
+    path = Path(filename)
+    return not filename.startswith("<frozen ") and path.parent not in _HOSTS and "pluggy" not in path.parts
+
+
+_HOSTS = (Path(__file__).parent, Path(importlib.__file__).parent, Path(importlib.metadata.__file__).parent)
 
 
 def unlisted(kind: str, name: str) -> str | None:
