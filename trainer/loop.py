@@ -46,7 +46,7 @@ class Trainer:
             self._gpt(value_head=True, seed=_seed(settings.train.seed, "critic")) if {"values", "old_values"} & set(needs) else None
         )
         self.needs_reference = bool({"ref_log_prob", "ref_logits"} & set(needs))
-        self.resumed = False
+        self.resumed, self.strangers = False, settings.strangers()
         self.optimizing = Optimizing(settings.train, self.policy, self.critic)
         self.backend = TorchBackend(self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
         self.lines: list[dict[str, Any]] = []
@@ -221,7 +221,7 @@ class Trainer:
             "critic": self.critic.state_dict() if self.critic is not None else None,
             "optimizers": self.optimizing.state_dict(),
             "objective": self.objective.state_dict(),
-            "strangers": self.settings.strangers(),
+            "strangers": self.strangers,
         }
         checkpoint.save(self.folder.checkpoint, content)
 
@@ -242,7 +242,7 @@ class Trainer:
 
     def _check_code(self, saved: Mapping[str, list[str]]) -> None:
         """A component of the same name that runs other code would make another run of this one."""
-        now = self.settings.strangers()
+        now = self.strangers
         for name, (brought, code) in saved.items():
             if name in now and now[name] != [brought, code]:
                 other = f"comes from {now[name][0]}" if now[name][0] != brought else "is other code"
