@@ -14,6 +14,7 @@ from types import FunctionType, ModuleType
 
 from .component import Component, component_of, describe
 from .errors import LossaryError, PluginError, UnknownName, nearest
+from .fingerprint import DIGEST
 from .kinds import KINDS
 from .offers import quiet
 
@@ -72,6 +73,7 @@ def _executed(name: str, folder: Path) -> ModuleType:
         raise PluginError(f"plugin {name!r}: {path} is no Python file.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[unique] = module
+    setattr(module, DIGEST, blake2b(path.read_bytes(), digest_size=8).hexdigest())  # the file may be edited while its code runs
     try:
         spec.loader.exec_module(module)
     except BaseException:

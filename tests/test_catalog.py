@@ -20,6 +20,7 @@ from lossary.registry import (
     policy_loss,
 )
 
+
 def missing(book, kind, name):
     with pytest.raises(UnknownName) as caught:
         book.get(kind, name)
