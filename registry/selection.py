@@ -142,6 +142,6 @@ def installed() -> tuple[list[EntryPoint], list[Failure]]:
             found += [e for e in dist.entry_points if e.group == GROUP]
         except Exception as error:
             if f"[{GROUP}]" in (dist.read_text("entry_points.txt") or ""):
-                why = f"its entry_points.txt cannot be read: {type(error).__name__}: {error}"
+                why = "its entry_points.txt cannot be read: each line says name = module."
                 broken.append(Failure(name or "?", f"{name or 'unknown'} {_version(dist)}", why, "", error))
     return sorted(found, key=lambda e: (brought_by(e), e.name)), broken
