@@ -82,7 +82,7 @@ def _read_by_machines(row: _Row) -> dict[str, Any]:
 def _table(rows: list[_Row]) -> None:
     console = Console()
     if not rows:
-        console.print("No plugin is installed. A package becomes one by an entry point of the group 'lossary'.", highlight=False)
+        console.print("No plugin is installed; `lossary new-plugin NAME` writes one.", highlight=False)
         return
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
     table.add_column("plugin", style="cyan", max_width=22, overflow="fold")

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from ..registry import Fault, LossaryError, Place, RecipeError, faults_of, listing, nearest
+from ..registry import Fault, LossaryError, Place, RecipeError, faults_of, file_inside, listing, nearest
 from .document import Document, from_values, override, read_yaml
 
 SECTIONS = (
@@ -56,7 +56,7 @@ class Recipe:
         """Return the plugin files that the recipe names, by their paths in its folder: a run keeps the code that it began with."""
         names = self.values.get("plugins")
         files = {self._within(p) for p in (names if isinstance(names, list) else ()) if isinstance(p, str) and p.endswith(".py")}
-        return {p: (self.folder / p).read_bytes() for p in sorted(files)}
+        return {p: file_inside(self.folder, p).read_bytes() for p in sorted(files)}
 
     def _within(self, plugin: Any) -> Any:
         """Return a plugin file's path in the recipe's folder; whatever is none stays as it is."""

@@ -38,6 +38,7 @@ from .fingerprint import fingerprint
 from .hooks import hookimpl
 from .kinds import KINDS, Kind
 from .measures import Max, Mean, Measured, Min, Report, Totals
+from .modules import file_inside
 from .params import Strict, bounds_of, faults_of
 from .rules import Rule
 from .selection import Failure, Plugin, Selection, Skipped
@@ -46,6 +47,6 @@ __all__ = [
     "API", "FIELDS", "KINDS", "Catalog", "Column", "ColumnError", "Component", "ComponentError", "Failure", "Fault", "Input", "Kind", "Level", "LossaryError",
     "Max", "Mean", "Measured", "Min", "PerGroup", "PerSequence", "PerToken", "Place", "Plugin", "PluginError", "PluginWarning", "RecipeError", "Report",
     "Rule", "Selection", "SignatureError", "Skipped", "Strict", "Totals", "UnknownName", "Vocab", "Vocabulary", "advantage_estimator", "aggregation", "auxiliary_loss",
-    "bounds_of", "coefficient", "column", "component_of", "correction", "faults_of", "fingerprint", "hookimpl", "kl_estimator", "listing", "nearest",
+    "bounds_of", "coefficient", "column", "component_of", "correction", "faults_of", "file_inside", "fingerprint", "hookimpl", "kl_estimator", "listing", "nearest",
     "policy_loss", "reward_term", "sequence_filter", "task", "tracker", "value_loss",
 ]  # fmt: skip

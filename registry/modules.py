@@ -57,7 +57,8 @@ def _check_importable(name: str) -> None:
         raise PluginError(f"{name!r} belongs to Python itself, which holds no components.")
 
 
-def _executed(name: str, folder: Path) -> ModuleType:
+def file_inside(folder: Path, name: str) -> Path:
+    """Return a plugin file of a recipe's folder; one that lies elsewhere, also behind a link, raises ``PluginError``."""
     path, home = (folder / name).resolve(), folder.resolve()
     if not path.is_relative_to(home):
         raise PluginError(
@@ -66,6 +67,11 @@ def _executed(name: str, folder: Path) -> ModuleType:
     if not path.is_file():
         beside = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise PluginError(f"plugin {name!r}: there is no file {folder / name}.{nearest(path.name, beside)}")
+    return path
+
+
+def _executed(name: str, folder: Path) -> ModuleType:
+    path = file_inside(folder, name)
     # A name of its own for each path, so that equal file names of two recipes do not meet in sys.modules.
     unique = f"{FILE}{path.stem}_{blake2b(str(path).encode(), digest_size=4).hexdigest()}"
     spec = importlib.util.spec_from_file_location(unique, path)

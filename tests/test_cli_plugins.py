@@ -44,7 +44,7 @@ def by_name(out):
 
 
 def test_without_plugins_the_list_says_so(site):
-    assert run("plugins") == (0, "No plugin is installed. A package becomes one by an entry point of the group 'lossary'.\n", "")
+    assert run("plugins") == (0, "No plugin is installed; `lossary new-plugin NAME` writes one.\n", "")
     assert run("plugins", "--json") == (0, "[]\n", "")
 
 
@@ -159,8 +159,8 @@ def test_the_command_warns_in_a_sentence(both):
 @pytest.fixture
 def mine(site, monkeypatch):
     (site / "recipes").mkdir()
-    write(site, "recipes/my_losses.py", pl("tilted", alias="slanted"))
-    (site / "recipes" / "r.yaml").write_text("plugins: [my_losses.py]\npolicy_loss: tilted\n")
+    write(site, "recipes/my_losses.py", pl("zigzag", alias="slanted"))
+    (site / "recipes" / "r.yaml").write_text("plugins: [my_losses.py]\npolicy_loss: zigzag\n")
     write(site, "my_module.py", pl("bent"))
     monkeypatch.chdir(site)
     monkeypatch.setenv("COLUMNS", "80")
@@ -169,14 +169,14 @@ def mine(site, monkeypatch):
 
 @pytest.mark.parametrize(
     ("source", "name"),
-    [("recipes/my_losses.py", "tilted"), ("recipes/r.yaml", "tilted"), ("my_module", "bent"), ("{}/recipes/my_losses.py", "slanted")],
+    [("recipes/my_losses.py", "zigzag"), ("recipes/r.yaml", "zigzag"), ("my_module", "bent"), ("{}/recipes/my_losses.py", "slanted")],
 )
 def test_a_file_a_module_or_a_recipe_can_be_looked_at(mine, source, name):
     source = source.format(mine)
     code, out, _ = run("list", "policy_loss", "--with", source, "--json")
     assert code == 0
-    assert name.replace("slanted", "tilted") in [c["name"] for c in json.loads(out)]
-    assert name.replace("slanted", "tilted") in run("show", name, "--with", source)[1]
+    assert name.replace("slanted", "zigzag") in [c["name"] for c in json.loads(out)]
+    assert name.replace("slanted", "zigzag") in run("show", name, "--with", source)[1]
     assert json.loads(run("find", name, "--with", source, "--json")[1])
     assert run("find", name)[0] == 1
     assert name not in lossary.catalog().names("policy_loss")
@@ -184,7 +184,7 @@ def test_a_file_a_module_or_a_recipe_can_be_looked_at(mine, source, name):
 
 def test_several_sources_and_a_bundled_recipe(mine):
     found = json.loads(run("list", "--with", "my_module", "--with", "recipes/r.yaml", "--with", "grpo", "--json")[1])
-    assert {("bent", "plugin my_module"), ("tilted", "plugin my_losses.py")} <= {(c["name"], c["distribution"]) for c in found}
+    assert {("bent", "plugin my_module"), ("zigzag", "plugin my_losses.py")} <= {(c["name"], c["distribution"]) for c in found}
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_no_plugins_refuses_a_recipes_code_and_nothing_else(mine, monkeypatch, c
     code, _, err = ended(monkeypatch, capsys, "train", "recipes/r.yaml", "--no-plugins")
     assert code == 2
     assert "is not loaded: no plugins are" in err
-    code, _, err = ended(monkeypatch, capsys, "show", "tilted", "--with", "my_module", "--no-plugins")
+    code, _, err = ended(monkeypatch, capsys, "show", "zigzag", "--with", "my_module", "--no-plugins")
     assert code == 2
     assert "plugin 'my_module' is not loaded" in err
 
