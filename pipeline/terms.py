@@ -83,5 +83,6 @@ class Plan:
     @property
     def bounds(self) -> tuple[Bound, ...]:
         """Every component that runs, with its settings."""
-        terms = [b for t in (*self.terms, *self.reward_kl) for b in (t.bound, t.coefficient.bound) if b is not None]
+        summed: tuple[Term | RewardKL, ...] = (*self.terms, *self.reward_kl)
+        terms = [b for t in summed for b in (t.bound, t.coefficient.bound) if b is not None]
         return (*self.rewards, *self.filters, *self.advantages, *(c.bound for c in self.corrections), *terms, *self.aggregations.values())

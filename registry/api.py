@@ -1,15 +1,16 @@
 """Which lossary a plugin was written for: the API that it declares, and the version that it requires."""
 
+import sys
 import traceback
 from importlib.metadata import Distribution
 from typing import Any
 
 from packaging.requirements import Requirement
 
-from .. import __version__
 from .errors import PluginError
 from .selection import alike
 
+__version__: str = sys.modules[__name__.partition(".")[0]].__version__  # an import would be an arrow up
 API = 1
 """Goes up when hooks, decorators, kinds or special names change so that a plugin must change too."""
 OLDEST = 1
