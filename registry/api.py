@@ -1,5 +1,6 @@
 """Which lossary a plugin was written for: the API that it declares, and the version that it requires."""
 
+import re
 import sys
 import traceback
 from importlib.metadata import Distribution
@@ -41,9 +42,13 @@ def check_api(number: int, who: str) -> str:
 
 def check_version(dist: Distribution | None, who: str) -> None:
     """Raise ``PluginError`` where a distribution requires another lossary, which an installer would not have let in."""
-    for text in (dist.requires if dist is not None else None) or ():
-        needed = Requirement(text)
-        if alike(needed.name) != "lossary" or (needed.marker is not None and not needed.marker.evaluate({"extra": ""})):
+    try:
+        texts = (dist.requires if dist is not None else None) or []
+        ours = [Requirement(t) for t in texts if alike(re.split(r"[\s\[(<>=!~;@]", t.strip(), maxsplit=1)[0]) == "lossary"]
+    except Exception as error:  # metadata may be half deleted, and an old tool may have written it
+        raise PluginError(f"{who} does not say in a readable way what it requires: {error}") from error
+    for needed in ours:
+        if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
             continue
         if not needed.specifier.contains(__version__, prereleases=True):
             raise PluginError(f"{who} requires lossary{needed.specifier}, and this is lossary {__version__}.")

@@ -17,7 +17,7 @@ from .errors import PluginError, PluginWarning, SignatureError, UnknownName, lis
 from .fields import Column, Vocabulary
 from .fingerprint import fingerprint
 from .kinds import KINDS
-from .modules import distribution_of, imported, load, said, traced, unlisted
+from .modules import belongs, distribution_of, findable, imported, load, said, traced, unlisted
 from .offers import Offers, offers, quiet
 from .selection import GROUP, Failure, Plugin, Selection, Skipped, alike, brought_by, installed, names_of
 
@@ -47,6 +47,7 @@ class Catalog:
         self.plugins: list[Plugin] = []
         self.failures: list[Failure] = []
         self.skipped: list[Skipped] = []
+        self._entries: list[EntryPoint] = []
         self.notes: list[str] = []
         """What is not wrong but should be known: an old API, a component left out, a blocked name that nobody bears."""
 
@@ -68,16 +69,16 @@ class Catalog:
         self = cls(chosen if block is None else chosen.blocking(block))
         for module in builtin:
             self._take(module, getattr(module, "__name__", repr(module)), GROUP)
-        entries, broken = installed() if discover else ([], [])
+        self._entries, broken = installed() if discover else ([], [])
         self.failures += broken if not self.selection.closed else []
-        for entry in entries:
+        for entry in self._entries:
             if state := self.selection.refuses(entry):
                 self.skipped.append(Skipped(entry.name, brought_by(entry), *state))
             else:
                 self._enter(entry)
         if discover:
-            self._missing(entries)
-        self._forget(entries)
+            self._missing()
+        self._forget(tell=discover)
         if self.failures and self.selection.strict:
             raise PluginError(f"LOSSARY_STRICT: {self.failures[0]}") from self.failures[0].error
         return self
@@ -100,17 +101,17 @@ class Catalog:
                 why = f"it is written for API {newer}, and lossary has API {API}: {why}"
             self.failures.append(Failure(entry.name, brought, why, traced(error), error))
 
-    def _missing(self, entries: Iterable[EntryPoint]) -> None:
+    def _missing(self) -> None:
         """A plugin that is asked for and not installed did not load either."""
-        known = {name for e in entries for name in names_of(e)}
+        known = {name for e in self._entries for name in names_of(e)}
         for name in sorted(self.selection.only or ()):
             if alike(name) not in known and not self.selection.closed:
                 why = f"LOSSARY_PLUGINS names it, and no installed plugin is called so.{nearest(name, known)}"
                 self.failures.append(Failure(name, "not installed", why, ""))
 
-    def _forget(self, entries: Iterable[EntryPoint]) -> None:
+    def _forget(self, *, tell: bool) -> None:
         """Take out what ``kind/name`` says, under all its names: a blocked component must not come back by an alias."""
-        known = {name for e in entries for name in names_of(e)}
+        known = {name for e in self._entries for name in names_of(e)}
         gone: set[int] = set()
         for blocked in sorted(self.selection.block):
             kind, _, rest = blocked.partition("/")
@@ -123,7 +124,7 @@ class Catalog:
                         f" LOSSARY_BLOCK names {blocked!r}, which takes out {c.kind.name}/{c.name} ({c.distribution})."
                     )
                 self.notes.append(f"blocked: {c.kind.name}/{c.name} ({c.distribution}), by {blocked!r}")
-            if not hit and alike(blocked) not in known:
+            if tell and not hit and alike(blocked) not in known:
                 names = {f"{k}/{n}" for k, n in self._by} if "/" in blocked else known
                 self.notes.append(f"LOSSARY_BLOCK names {blocked!r}, which blocks nothing.{nearest(blocked, names)}")
         kept = {key: [c for c in there if id(c.function) not in gone] for key, there in self._by.items()}
@@ -153,7 +154,7 @@ class Catalog:
         if self.selection.closed:
             raise PluginError(f"plugin {name!r} is not loaded: no plugins are (--no-plugins or LOSSARY_NO_PLUGINS).")
         new = self._copy()
-        if self._entered(name):
+        if not name.endswith(".py") and self._entered(name):
             return new
         module = load(name, folder)
         known = "" if name.endswith(".py") else distribution_of(name)
@@ -165,26 +166,41 @@ class Catalog:
             raise
         except (Exception, SystemExit) as error:  # a stranger's hook may raise anything
             raise PluginError(f"plugin {name!r} cannot be taken in: {said(error)}") from error
+        new._forget(tell=False)
         return new
 
     def _entered(self, name: str) -> bool:
-        """Say whether a recipe's plugin is an installed one that is in already; one that is installed and not in raises its cause."""
-        if name.endswith(".py"):
-            return False
-        asked = alike(name)
-        for s in self.skipped:
-            if asked in (alike(s.plugin), _dist(s.distribution)):
-                raise PluginError(f"plugin {name!r} ({s.distribution}) is {s.state}: {s.why}.")
-        for f in self.failures:
-            if asked in (alike(f.plugin), _dist(f.distribution)):
-                raise PluginError(str(f)) from f.error
-        return any(asked in (alike(p.name), _dist(p.distribution)) and p.distribution != GROUP for p in self.plugins)
+        """Say whether a recipe's plugin is an installed one that is in already; one that is not in raises its cause.
+
+        A module of that name that is not the plugin's own goes first: an entry point may be called ``losses``.
+        """
+        self._check_blocked(name)
+        asked = [e for e in self._entries if alike(name) in names_of(e) and (belongs(name, e.value) or not findable(name))]
+        for e in asked:
+            plugin, who = e.name, brought_by(e)
+            for s in self.skipped:
+                if (s.plugin, s.distribution) == (plugin, who):
+                    raise PluginError(f"plugin {name!r} ({who}) is {s.state}: {s.why}.")
+            for f in self.failures:
+                if (f.plugin, f.distribution) == (plugin, who):
+                    raise PluginError(str(f)) from f.error
+        return bool(asked)
+
+    def _check_blocked(self, module: str) -> None:
+        """A plugin that must not be imported is not imported by way of its modules either."""
+        blocked = [s for s in self.skipped if s.state == "blocked"]
+        own = {(e.name, brought_by(e)) for e in self._entries if belongs(module, e.value)} if blocked else set()
+        home = distribution_of(module) if blocked else ""
+        for s in blocked:
+            if (s.plugin, s.distribution) in own or s.distribution == home:
+                raise PluginError(f"{module!r} belongs to the plugin {s.plugin!r} ({s.distribution}), which is blocked: {s.why}.")
 
     def _copy(self) -> Self:
         new = type(self)(self.selection)
         new._by = {key: list(value) for key, value in self._by.items()}
         new._recipes = {key: list(value) for key, value in self._recipes.items()}
         new._listeners, new.fields, new._absent = list(self._listeners), self.fields, dict(self._absent)
+        new._entries = self._entries
         new.plugins, new.failures, new.skipped, new.notes = list(self.plugins), list(self.failures), list(self.skipped), list(self.notes)
         return new
 
@@ -306,6 +322,7 @@ class Catalog:
         elif ":" in use:
             if self.selection.closed:
                 raise UnknownName(f"{use!r} is not imported: no plugins are loaded (--no-plugins or LOSSARY_NO_PLUGINS).")
+            self._check_blocked(use.partition(":")[0])
             component = imported(use, kind)
         else:
             return self.get(kind, use)

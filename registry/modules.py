@@ -118,6 +118,20 @@ def _decorator(kind: str) -> str:
     return {"kl": "kl_estimator", "advantage": "advantage_estimator", "reward": "reward_term", "filter": "sequence_filter"}.get(kind, kind)
 
 
+def findable(name: str) -> bool:
+    """Say whether a top-level module of this name could be imported, without importing it."""
+    try:
+        return name.isidentifier() and importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):  # a module that was made by hand may have no spec
+        return name in sys.modules
+
+
+def belongs(module: str, entry: str) -> bool:
+    """Say whether a module is the one that an entry point's value names, or lies in it."""
+    home = entry.partition(":")[0].strip()
+    return module == home or module.startswith(f"{home}.")
+
+
 def distribution_of(module: str) -> str:
     """Return ``name version`` of the installed distribution that a module belongs to, or ``module NAME``."""
     top = module.partition(".")[0]

@@ -126,6 +126,14 @@ def _version(dist: Distribution | None) -> str:
         return "?"
 
 
+def _ours(dist: Distribution) -> bool:
+    """Say whether a list of entry points that cannot be read has plugins of this library in it."""
+    try:
+        return f"[{GROUP}]" in (dist.read_text("entry_points.txt") or "")
+    except Exception:  # not even text
+        return False
+
+
 def installed() -> tuple[list[EntryPoint], list[Failure]]:
     """Return the entry points of every plugin, in a fixed order, and the distributions whose list of them cannot be read.
 
@@ -141,7 +149,7 @@ def installed() -> tuple[list[EntryPoint], list[Failure]]:
         try:
             found += [e for e in dist.entry_points if e.group == GROUP]
         except Exception as error:
-            if f"[{GROUP}]" in (dist.read_text("entry_points.txt") or ""):
+            if _ours(dist):
                 why = "its entry_points.txt cannot be read: each line says name = module."
                 broken.append(Failure(name or "?", f"{name or 'unknown'} {_version(dist)}", why, "", error))
     return sorted(found, key=lambda e: (brought_by(e), e.name)), broken

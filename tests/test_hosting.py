@@ -102,6 +102,8 @@ def test_metadata_that_cannot_be_read_is_one_plugins_failure(site):
     for name, text in (("torn-dist", "[lossary]\nno equals sign\n"), ("other-dist", "[console_scripts]\nno equals sign\n")):
         install(site, name, "1", f"{name[:4]}_mod", GOOD)
         (site / f"{name.replace('-', '_')}-1.dist-info" / "entry_points.txt").write_text(text)
+    install(site, "garbage-dist", "1", "garbage_mod", GOOD)
+    (site / "garbage_dist-1.dist-info" / "entry_points.txt").write_bytes(b"[lossary]\n\xff\xfe\n")
     install(site, "wrong-dist", "1", "wrong_mod", GOOD)
     (site / "wrong_dist-1.dist-info" / "entry_points.txt").write_text("[lossary]\nwrong = not a module!\n")
     install(site, "bare-dist", "1", "bare_mod", GOOD.replace("stranger", "bare").replace("other_name", "bare2"))
@@ -112,6 +114,25 @@ def test_metadata_that_cannot_be_read_is_one_plugins_failure(site):
         "plugin 'torn-dist' (torn-dist 1) did not load: its entry_points.txt cannot be read: each line says name = module.",
         "plugin 'wrong' (wrong-dist 1) did not load: its entry point 'not a module!' is no module, as in my_package.losses.",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("requires", "enters"),
+    [
+        ("lossary>=0.0.1", True),
+        ("lossary[hf] (>=0.0.1)", True),
+        ('lossary>=99; extra == "newest"', True),
+        ("lossary-extras>=99", True),
+        ("lossary>=99", False),
+        ("lossary>>>1", False),
+        ("torch>>>1", True),
+    ],
+)
+def test_what_a_distribution_requires_is_kept_to(site, requires, enters):
+    install(site, "needy-dist", "1", "needy", GOOD, requires=requires)
+    book = Catalog.load()
+    assert [p.distribution for p in book.plugins] == (["needy-dist 1"] if enters else [])
+    assert len(book.failures) == (not enters)
 
 
 # ── the API ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -223,6 +244,36 @@ def test_a_recipe_may_name_an_installed_plugin_by_its_own_name(three, monkeypatc
     for name in ("bee_mod", "bee-dist"):
         with pytest.raises(PluginError, match="is blocked: LOSSARY_BLOCK names 'bee-dist'"):
             Catalog.load().with_plugin(name, three)
+    with pytest.raises(LossaryError, match=r"'bee_mod' belongs to the plugin 'bee_mod' .bee-dist 1., which is blocked"):
+        Catalog.load().resolve("policy_loss", "bee_mod:bee")
+
+
+def test_a_blocked_plugin_is_not_imported_by_way_of_its_modules(site, monkeypatch):
+    install(site, "pack-dist", "1", "pack/__init__", "raise AssertionError('imported')\n", entry="pack_entry")
+    (site / "pack_dist-1.dist-info" / "entry_points.txt").write_text("[lossary]\npack_entry = pack.hooks\n")
+    (site / "pack_dist-1.dist-info" / "top_level.txt").write_text("pack\n")
+    (site / "pack_dist-1.dist-info" / "RECORD").write_text("pack/__init__.py,,\n")
+    lossary.registry.modules._distributions.cache_clear()
+    monkeypatch.setenv("LOSSARY_BLOCK", "pack-dist")
+    for name in ("pack", "pack.hooks", "pack.losses", "pack_entry"):
+        with pytest.raises(PluginError, match=r"which is blocked|is blocked: LOSSARY_BLOCK names 'pack-dist'"):
+            Catalog.load().with_plugin(name, site)
+    lossary.registry.modules._distributions.cache_clear()
+
+
+def test_a_module_goes_before_an_entry_point_that_only_happens_to_be_called_so(site):
+    install(site, "other-dist", "1", "other_mod", GOOD, entry="losses_of_mine")
+    write(site, "losses_of_mine.py", pl("mine"))
+    book = Catalog.load().with_plugin("losses_of_mine", site)
+    assert book.get("policy_loss", "mine").distribution == "plugin losses_of_mine"
+    assert book.get("policy_loss", "stranger").distribution == "other-dist 1"
+
+
+def test_a_blocked_component_does_not_come_back_by_a_recipe(three):
+    write(three, "own.py", pl("bee") + pl("free"))
+    book = Catalog.load(block=["policy_loss/bee"]).with_plugin("own.py", three)
+    assert {"free", "ant"} <= set(book.names("policy_loss"))
+    assert "bee" not in book.names("policy_loss")
 
 
 def test_closed_runs_nobody_elses_code(three, monkeypatch):

@@ -65,7 +65,7 @@ def test_a_slot_takes_a_name_a_mapping_a_callable_and_an_import_path():
     assert terms({"policy_loss": plain})["policy"].bound.params == {"tau": 0.5}
     assert terms({"policy_loss": {"use": plain, "tau": 2}})["policy"].bound.params == {"tau": 2.0}
     found = terms({"policy_loss": "lossary.algorithms.policy.grpo:grpo", "aggregation": "seq-mean-token-mean"})["policy"].bound.component
-    assert (found.name, found.distribution) == ("grpo", "module lossary.algorithms.policy.grpo")
+    assert (found.name, found.distribution) == ("grpo", "lossary")
 
 
 def test_what_was_handed_in_stays_the_same_object():
