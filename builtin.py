@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 from . import aggregators, algorithms, estimators
 from .batch import ONE_RANK, Ranks
 from .pipeline import Objective, Recipe, build, load_recipe
-from .registry import Catalog, Column
+from .registry import Catalog, Column, LossaryError, PluginWarning, Selection
 from .trainer import tasks
 
 BUILTIN = (algorithms, estimators, aggregators, tasks)
@@ -20,10 +21,35 @@ class RecipeWarning(UserWarning):
     """A recipe does something that its components are not made for."""
 
 
-@cache
 def catalog() -> Catalog:
-    """Return the built-in components and those of every installed plugin: a cache, built once per process."""
-    return Catalog.load(BUILTIN)
+    """Return the built-in components and those of the installed plugins that the environment lets in: built once per process.
+
+    A plugin that does not load is named in a ``PluginWarning`` and breaks nothing else; with ``LOSSARY_STRICT=1`` it raises.
+    """
+    return _catalog(Selection.of_environment())
+
+
+@cache
+def _catalog(selection: Selection) -> Catalog:
+    if _building.get():
+        raise LossaryError(
+            "the catalog is asked for while it is being built: a plugin's module may not call compose or catalog when imported."
+        )
+    token = _building.set(True)
+    try:
+        book = Catalog.load(BUILTIN, selection=selection)
+    finally:
+        _building.reset(token)
+    for failure in book.failures:
+        told = f"{str(failure).rstrip('.')}. `lossary plugins -v` shows the traceback; LOSSARY_BLOCK={failure.plugin} keeps it out."
+        warnings.warn(told, PluginWarning, stacklevel=3)
+    for note in book.notes:
+        if not note.startswith("blocked: "):
+            warnings.warn(note, PluginWarning, stacklevel=3)
+    return book
+
+
+_building: ContextVar[bool] = ContextVar("building", default=False)
 
 
 def compose(

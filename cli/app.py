@@ -2,12 +2,14 @@
 
 import io
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from .. import __version__
+from .options import NoPlugins, With
 
 app = typer.Typer(
     add_completion=False,
@@ -27,19 +29,31 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 
 @app.command("list")
-def list_(kind: Annotated[str | None, typer.Argument(help="Only one kind, e.g. policy_loss")] = None, json: Json = False) -> None:
+def list_(
+    kind: Annotated[str | None, typer.Argument(help="Only one kind, e.g. policy_loss")] = None,
+    json: Json = False,
+    more: With = None,
+    no_plugins: NoPlugins = False,
+) -> None:
     """Every component, by kind."""
     from .catalog import list_components
+    from .plugins import book_with
 
-    list_components(kind, as_json=json)
+    list_components(kind, book_with(more), as_json=json)
 
 
 @app.command()
-def find(words: Annotated[list[str], typer.Argument(help="What to look for; all of the words must be found.")], json: Json = False) -> None:
+def find(
+    words: Annotated[list[str], typer.Argument(help="What to look for; all of the words must be found.")],
+    json: Json = False,
+    more: With = None,
+    no_plugins: NoPlugins = False,
+) -> None:
     """Which component is meant: names, what frameworks say, hyperparameters and what they mean."""
     from .finding import find
+    from .plugins import book_with
 
-    raise typer.Exit(find(words, as_json=json))
+    raise typer.Exit(find(words, book_with(more), as_json=json))
 
 
 @app.command()
@@ -48,22 +62,30 @@ def show(
     json: Json = False,
     plot: Annotated[Path | None, typer.Option(help="Also draw its curves into this .svg, .png or .pdf file.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --plot replace a file that is there.")] = False,
+    more: With = None,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """One component: formula, columns, hyperparameters with bounds, paper, aliases; with --plot its picture."""
     from .catalog import plot_component, show_component
+    from .plugins import book_with
 
     if plot is not None:  # first: a page that ends in an error was printed in vain
-        plot_component(name, plot, force=force)
+        plot_component(name, book_with(more), plot, force=force)
     elif force:
         print("lossary: --force says that --plot may replace a file; say --plot FILE too.", file=sys.stderr)
         raise typer.Exit(2)
-    show_component(name, as_json=json)
+    show_component(name, book_with(more), as_json=json)
     if plot is not None:
         print(f"picture: {plot}", file=sys.stderr if json else sys.stdout)
 
 
 @app.command()
-def check(recipe: Annotated[str, typer.Argument(help="A bundled name or a file")], overrides: Overrides = None, json: Json = False) -> None:
+def check(
+    recipe: Annotated[str, typer.Argument(help="A bundled name or a file")],
+    overrides: Overrides = None,
+    json: Json = False,
+    no_plugins: NoPlugins = False,
+) -> None:
     """Whether a recipe is right: every fault with its place, or what it resolves to."""
     from .checking import check_recipe
 
@@ -77,6 +99,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Where run folders are made.")] = Path("runs"),
     resume: Annotated[Path | None, typer.Option(help="Go on with this run folder instead of starting a new run.")] = None,
     json: Json = False,
+    no_plugins: NoPlugins = False,
 ) -> None:
     """Train on the recipe's task."""
     from .training import train_recipe
@@ -90,13 +113,35 @@ def train(
     train_recipe(recipe, overrides or [], out, resume, as_json=json)
 
 
+@app.command()
+def plugins(
+    json: Json = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also the traceback of each one that failed.")] = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """Every installed plugin: who brought it, its state and cause, what it brings. Exit code 1 if one failed, else 0."""
+    from .plugins import list_plugins
+
+    raise typer.Exit(list_plugins(as_json=json, verbose=verbose))
+
+
+def _warned(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: object = None, line: str | None = None
+) -> None:
+    """Print our own warnings as a sentence: which line of ours gave one helps nobody."""
+    ours = category.__module__.partition(".")[0] == __name__.partition(".")[0]
+    print(f"lossary: {message}" if ours else warnings.formatwarning(message, category, filename, lineno, line).rstrip(), file=sys.stderr)
+
+
 def main() -> None:
     """Run, and turn our own errors into one paragraph on stderr and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a table in a terminal without Unicode is better than none
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _warned
+            app()
     except Exception as error:
         from ..registry import LossaryError
 

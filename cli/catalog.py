@@ -3,7 +3,6 @@
 import json
 import os
 import shlex
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from ..builtin import catalog
 from ..registry import KINDS, Catalog, Component, LossaryError, UnknownName, bounds_of, listing, nearest
 from .finding import found
 from .page import print_page
@@ -48,9 +46,8 @@ def described(component: Component) -> dict[str, Any]:
     }
 
 
-def list_components(kind: str | None, *, as_json: bool) -> None:
+def list_components(kind: str | None, book: Catalog, *, as_json: bool) -> None:
     """Print every component, or those of one kind."""
-    book = catalog()
     if kind is not None and kind.replace("-", "_") not in KINDS:
         raise UnknownName(f"There is no kind {kind!r}.{nearest(kind, KINDS)} Kinds are {listing(KINDS)}.")
     chosen = sorted(
@@ -62,8 +59,6 @@ def list_components(kind: str | None, *, as_json: bool) -> None:
         _tables(chosen)
     else:
         print(f"No {kind} is registered.")
-    for f in book.failures:
-        print(f"plugin {f.plugin!r} ({f.distribution}) did not load: {f.why}", file=sys.stderr)
 
 
 def _tables(chosen: list[Component]) -> None:
@@ -83,9 +78,9 @@ def _tables(chosen: list[Component]) -> None:
         console.print(table)
 
 
-def show_component(name: str, *, as_json: bool) -> None:
+def show_component(name: str, book: Catalog, *, as_json: bool) -> None:
     """Print all that is known of a name; a name of several kinds shows them all."""
-    chosen = _found(name)
+    chosen = _found(name, book)
     if as_json:
         print(json.dumps([{**described(c), "doc": c.doc} for c in chosen], indent=1))
         return
@@ -96,13 +91,13 @@ def show_component(name: str, *, as_json: bool) -> None:
         print_page(console, c)
 
 
-def plot_component(name: str, path: Path, *, force: bool) -> None:
+def plot_component(name: str, book: Catalog, path: Path, *, force: bool) -> None:
     """Draw the picture of a name; whatever stands in the way is an error before anything is written."""
     from .portrait import portrait_of, save
     from .portrait.draw import check_suffix
     from .portrait.examples import settings_of
 
-    chosen = _found(name)
+    chosen = _found(name, book)
     pictures = [(c, picture) for c in chosen if (picture := portrait_of(c)) is not None]
     if not pictures:
         raise LossaryError(f"{name!r} has no picture: nothing about a {chosen[0].kind.name} like this is a curve.")
@@ -124,15 +119,16 @@ def _settings(values: dict[str, Any]) -> str:
     return f" Settings: {', '.join(f'{name} {written(value)}' for name, value in values.items())}." if values else ""
 
 
-def _found(name: str) -> list[Component]:
-    book = catalog()
+def _found(name: str, book: Catalog) -> list[Component]:
     kind, _, bare = name.partition("/")
     if kind.replace("-", "_") in KINDS and bare:
         return [book.get(kind.replace("-", "_"), bare)]
     hyphens = name.replace("_", "-")
     held = [k for k in KINDS if hyphens.rpartition("/")[2] in book.names(k)]
     if not held:
-        raise UnknownName(f"No component is called {name!r}.{_meant(book, name)} `lossary find {shlex.quote(name)}` searches everything.")
+        vendor = hyphens.rpartition("/")[0]
+        told = book.skips(vendor) or f"{_meant(book, name)} `lossary find {shlex.quote(name)}` searches everything."
+        raise UnknownName(f"No component is called {name!r}.{told}{book.failed()}")
     if len(held) == 1 or "/" not in hyphens:
         return [book.get(k, name) for k in held]
     vendor = hyphens.rpartition("/")[0]  # who may bring the name in some of its kinds only

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.text import Text
 
-from ..builtin import catalog
-from ..registry import KINDS, Component, bounds_of, nearest
+from ..registry import KINDS, Catalog, Component, bounds_of, nearest
 from .prose import plain
 
 MOST = 20
@@ -33,9 +32,8 @@ class Hit:
         return f"{self.component.kind.name}/{self.component.name}"
 
 
-def find(words: list[str], *, as_json: bool) -> int:
+def find(words: list[str], book: Catalog, *, as_json: bool) -> int:
     """Print what is found, best first, and return 0; with nothing to print return 1."""
-    book = catalog()
     hits = found([w for said in words for w in said.split()], book)
     if as_json:
         print(json.dumps([{"kind": h.component.kind.name, "name": h.component.name, "where": h.where, "text": h.text} for h in hits]))

@@ -39,7 +39,7 @@ def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path
     for sentence in settings.plan.warnings:
         console.print(f"[yellow]warning[/] {escape(sentence)}", highlight=False)
     began = time.process_time()
-    folder = folder or RunFolder.new(out, recipe.name, recipe.text())
+    folder = folder or RunFolder.new(out, recipe.name, recipe.text(), recipe.code())
     with _Live(console, settings) as live:
         trainer = Trainer(settings, folder, live)
         if resume is not None:

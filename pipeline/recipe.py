@@ -1,5 +1,6 @@
 """A recipe: which components an objective is made of, still as it was written."""
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.resources import files
@@ -9,7 +10,7 @@ from typing import Any
 import yaml
 from pydantic import BaseModel
 
-from ..registry import Fault, LossaryError, Place, RecipeError, faults_of, listing, nearest
+from ..registry import Fault, LossaryError, Place, RecipeError, faults_of, file_inside, listing, nearest
 from .document import Document, from_values, override, read_yaml
 
 SECTIONS = (
@@ -37,7 +38,7 @@ class Recipe:
         return self.document.values
 
     def text(self) -> str:
-        """Return the recipe as YAML that means the same from any folder: plugin files by absolute path, callables by import path."""
+        """Return the recipe as YAML, callables by import path; in another folder it means the same with ``code`` beside it."""
 
         def plain(value: Any) -> Any:
             if isinstance(value, Mapping):
@@ -48,8 +49,21 @@ class Recipe:
 
         values = plain(self.values)
         if isinstance(values.get("plugins"), list):
-            values["plugins"] = [str((self.folder / p).resolve()) if str(p).endswith(".py") else p for p in values["plugins"]]
+            values["plugins"] = [self._within(p) for p in values["plugins"]]
         return yaml.safe_dump(values, sort_keys=False)
+
+    def code(self) -> dict[str, bytes]:
+        """Return the plugin files that the recipe names, by their paths in its folder: a run keeps the code that it began with."""
+        names = self.values.get("plugins")
+        files = {self._within(p) for p in (names if isinstance(names, list) else ()) if isinstance(p, str) and p.endswith(".py")}
+        return {p: file_inside(self.folder, p).read_bytes() for p in sorted(files)}
+
+    def _within(self, plugin: Any) -> Any:
+        """Return a plugin file's path in the recipe's folder; whatever is none stays as it is."""
+        if not isinstance(plugin, str) or not plugin.endswith(".py"):
+            return plugin
+        path, home = Path(os.path.normpath(self.folder / plugin)), Path(os.path.normpath(self.folder))
+        return path.relative_to(home).as_posix() if path.is_relative_to(home) else plugin
 
     def section(self, name: str, model: type[BaseModel], faults: list[Fault]) -> Any:
         """Return a section as a pydantic model; what is wrong with it goes to ``faults``, and None is returned."""

@@ -90,3 +90,10 @@ class Plan:
     """Whether the terms run as one compiled graph."""
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """Every component that runs, with its settings."""
+        summed: tuple[Term | RewardKL, ...] = (*self.terms, *self.reward_kl)
+        terms = [b for t in summed for b in (t.bound, t.coefficient.bound) if b is not None]
+        return (*self.rewards, *self.filters, *self.advantages, *(c.bound for c in self.corrections), *terms, *self.aggregations.values())

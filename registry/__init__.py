@@ -1,6 +1,7 @@
 """The mechanism: names, kinds, signatures and plugins. It knows no algorithm."""
 
-from .catalog import Catalog, Failure, Plugin
+from .api import API
+from .catalog import Catalog
 from .component import (
     Component,
     Input,
@@ -25,6 +26,7 @@ from .errors import (
     LossaryError,
     Place,
     PluginError,
+    PluginWarning,
     RecipeError,
     SignatureError,
     UnknownName,
@@ -32,16 +34,19 @@ from .errors import (
     nearest,
 )
 from .fields import FIELDS, Column, Level, PerGroup, PerSequence, PerToken, Vocab, Vocabulary, column
+from .fingerprint import fingerprint
 from .hooks import hookimpl
 from .kinds import KINDS, Kind
 from .measures import Max, Mean, Measured, Min, Report, Totals
+from .modules import file_inside
 from .params import Strict, bounds_of, faults_of
 from .rules import Rule
+from .selection import Failure, Plugin, Selection, Skipped
 
 __all__ = [
-    "FIELDS", "KINDS", "Catalog", "Column", "ColumnError", "Component", "ComponentError", "Failure", "Fault", "Input", "Kind", "Level", "LossaryError",
-    "Max", "Mean", "Measured", "Min", "PerGroup", "PerSequence", "PerToken", "Place", "Plugin", "PluginError", "RecipeError", "Report",
-    "Rule", "SignatureError", "Strict", "Totals", "UnknownName", "Vocab", "Vocabulary", "advantage_estimator", "aggregation", "auxiliary_loss",
-    "bounds_of", "coefficient", "column", "component_of", "correction", "faults_of", "hookimpl", "kl_estimator", "listing", "nearest",
+    "API", "FIELDS", "KINDS", "Catalog", "Column", "ColumnError", "Component", "ComponentError", "Failure", "Fault", "Input", "Kind", "Level", "LossaryError",
+    "Max", "Mean", "Measured", "Min", "PerGroup", "PerSequence", "PerToken", "Place", "Plugin", "PluginError", "PluginWarning", "RecipeError", "Report",
+    "Rule", "Selection", "SignatureError", "Skipped", "Strict", "Totals", "UnknownName", "Vocab", "Vocabulary", "advantage_estimator", "aggregation", "auxiliary_loss",
+    "bounds_of", "coefficient", "column", "component_of", "correction", "faults_of", "file_inside", "fingerprint", "hookimpl", "kl_estimator", "listing", "nearest",
     "policy_loss", "reward_term", "sequence_filter", "task", "tracker", "value_loss",
 ]  # fmt: skip

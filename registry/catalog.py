@@ -1,88 +1,132 @@
 """The catalog: which component bears which name, and which distribution brought it."""
 
-import importlib
-import importlib.util
-import os
 import re
-import sys
-import traceback
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from hashlib import blake2b
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import MappingProxyType
 from typing import Any, Self
 
 import pluggy
 
+from .api import API, api_of, check_api, check_version, newer_in
 from .component import Component, check_columns, component_of, describe
-from .errors import LossaryError, PluginError, SignatureError, UnknownName, listing, nearest
+from .errors import PluginError, PluginWarning, SignatureError, UnknownName, listing, nearest
 from .fields import Column, Vocabulary
-from .hooks import Hooks
+from .fingerprint import fingerprint
 from .kinds import KINDS
+from .modules import belongs, distribution_of, findable, imported, load, said, traced, unlisted
+from .offers import Offers, offers, quiet
+from .selection import GROUP, Failure, Plugin, Selection, Skipped, alike, brought_by, installed, names_of
 
-GROUP = "lossary"
 SCRIPT = "this script"
-_FILE = "lossary_plugin_"
 
 
-@dataclass(frozen=True)
-class Plugin:
-    """A plugin that was taken in."""
+@dataclass
+class _Listener:
+    """Who hears of events; one that raised is told no more."""
 
+    plugin: object
     name: str
-    distribution: str
-    components: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A plugin that could not be taken in, and why."""
-
-    plugin: str
-    distribution: str
-    why: str
-    traceback: str
+    manager: pluggy.PluginManager
+    broken: bool = False
 
 
 class Catalog:
     """An ordinary object, built from plugins: no global state, and nothing happens when a plugin is imported."""
 
-    def __init__(self) -> None:
+    def __init__(self, selection: Selection | None = None) -> None:
         self._by: dict[tuple[str, str], list[Component]] = {}
         self._recipes: dict[str, list[tuple[str, str]]] = {}
-        self._listeners: list[Any] = []
+        self._listeners: list[_Listener] = []
+        self._absent: dict[tuple[str, str], str] = {}
+        self.selection = selection or Selection()
         self.fields = Vocabulary()
         self.plugins: list[Plugin] = []
         self.failures: list[Failure] = []
+        self.skipped: list[Skipped] = []
+        self._entries: list[EntryPoint] = []
+        self.notes: list[str] = []
+        """What is not wrong but should be known: an old API, a component left out, a blocked name that nobody bears."""
 
     @classmethod
-    def load(cls, builtin: Iterable[object] = (), *, discover: bool = True, block: Iterable[str] | None = None) -> Self:
+    def load(
+        cls,
+        builtin: Iterable[object] = (),
+        *,
+        discover: bool = True,
+        block: Iterable[str] | None = None,
+        selection: Selection | None = None,
+    ) -> Self:
         """Take in the built-in modules and, if wished, every installed plugin; one that breaks is kept in ``failures``.
 
-        ``block`` (default: ``$LOSSARY_BLOCK``, comma-separated) names entry points or distributions that are not even imported, or
-        single components as ``kind/name``.
+        ``selection`` (default: what the environment says) tells which plugins enter; ``block`` overrules its list of what is blocked.
+        Where it is strict, a plugin that breaks raises ``PluginError``, with the original error as its cause.
         """
-        self = cls()
-        blocked = {_hyphens(b.strip()) for b in (os.environ.get("LOSSARY_BLOCK", "").split(",") if block is None else block)} - {""}
+        chosen = Selection.of_environment() if selection is None else selection
+        self = cls(chosen if block is None else chosen.blocking(block))
         for module in builtin:
             self._take(module, getattr(module, "__name__", repr(module)), GROUP)
-        for entry in _installed() if discover else ():
-            brought = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "unknown"
-            if {_hyphens(entry.name), _hyphens(entry.dist.name) if entry.dist else ""} & blocked:
-                continue
-            try:
-                self._take(entry.load(), entry.name, brought, idle=False)
-            except (Exception, SystemExit) as error:  # a stranger's module may raise anything
-                self.failures.append(Failure(entry.name, brought, f"{type(error).__name__}: {error}", traceback.format_exc()))
-        self._forget(blocked)
+        self._entries, broken = installed() if discover else ([], [])
+        self.failures += broken if not self.selection.closed else []
+        for entry in self._entries:
+            if state := self.selection.refuses(entry):
+                self.skipped.append(Skipped(entry.name, brought_by(entry), *state))
+            else:
+                self._enter(entry)
+        if discover:
+            self._missing()
+        self._forget(tell=discover)
+        if self.failures and self.selection.strict:
+            raise PluginError(f"LOSSARY_STRICT: {self.failures[0]}") from self.failures[0].error
         return self
 
-    def _forget(self, blocked: Iterable[str]) -> None:
+    def _enter(self, entry: EntryPoint) -> None:
+        brought = brought_by(entry)
+        who = f"plugin {entry.name!r} ({brought})"
+        try:
+            check_version(entry.dist, who)
+            if entry.pattern.match(entry.value) is None:
+                raise PluginError(f"{who}: its entry point {entry.value!r} is no module, as in my_package.losses.")
+            with quiet():
+                plugin = entry.load()
+                self._take(plugin, entry.name, brought, idle=False)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # a stranger's module may raise anything, also what is meant to end the process
+            why = said(error).removeprefix(f"{who}: ").removeprefix(f"{who} ")
+            if (newer := newer_in(error)) is not None:
+                why = f"it is written for API {newer}, and lossary has API {API}: {why}"
+            self.failures.append(Failure(entry.name, brought, why, traced(error), error))
+
+    def _missing(self) -> None:
+        """A plugin that is asked for and not installed did not load either."""
+        known = {name for e in self._entries for name in names_of(e)}
+        for name in sorted(self.selection.only or ()):
+            if alike(name) not in known and not self.selection.closed:
+                why = f"LOSSARY_PLUGINS names it, and no installed plugin is called so.{nearest(name, known)}"
+                self.failures.append(Failure(name, "not installed", why, ""))
+
+    def _forget(self, *, tell: bool) -> None:
         """Take out what ``kind/name`` says, under all its names: a blocked component must not come back by an alias."""
-        asked = {(kind.replace("-", "_"), name) for kind, _, name in (b.partition("/") for b in blocked)}
-        gone = {id(c.function) for key in asked for c in self._by.get(key, ())}
+        known = {name for e in self._entries for name in names_of(e)}
+        gone: set[int] = set()
+        for blocked in sorted(self.selection.block):
+            kind, _, rest = blocked.partition("/")
+            vendor, _, name = _hyphens(rest).rpartition("/")
+            hit = [c for c in self._by.get((kind.replace("-", "_"), name), ()) if not vendor or _vendor(c) == vendor]
+            gone |= {id(c.function) for c in hit}
+            for c in hit:
+                for called in (c.name, *c.aliases):
+                    self._absent[c.kind.name, called] = (
+                        f" LOSSARY_BLOCK names {blocked!r}, which takes out {c.kind.name}/{c.name} ({c.distribution})."
+                    )
+                self.notes.append(f"blocked: {c.kind.name}/{c.name} ({c.distribution}), by {blocked!r}")
+            if tell and not hit and alike(blocked) not in known:
+                names = {f"{k}/{n}" for k, n in self._by} if "/" in blocked else known
+                self.notes.append(f"LOSSARY_BLOCK names {blocked!r}, which blocks nothing.{nearest(blocked, names)}")
         kept = {key: [c for c in there if id(c.function) not in gone] for key, there in self._by.items()}
         self._by = {key: there for key, there in kept.items() if there}
 
@@ -102,56 +146,103 @@ class Catalog:
         return new
 
     def with_plugin(self, name: str, folder: Path) -> Self:
-        """Return a copy with a recipe's plugin: an importable module, or a ``.py`` file relative to ``folder``.
+        """Return a copy with a recipe's plugin: an installed plugin, an importable module, or a ``.py`` file inside ``folder``.
 
         Every decorated function and every ``column(...)`` that the module itself defines joins. A plugin asked for by name that does
         not load raises ``PluginError`` with its cause.
         """
+        if self.selection.closed:
+            raise PluginError(f"plugin {name!r} is not loaded: no plugins are (--no-plugins or LOSSARY_NO_PLUGINS).")
         new = self._copy()
-        module = _load(name, folder)
+        if not name.endswith(".py") and self._entered(name):
+            return new
+        module = load(name, folder)
+        known = "" if name.endswith(".py") else distribution_of(name)
+        brought = known if known and not known.startswith("module ") else f"plugin {name}"
         try:
-            new._take(module, name, f"plugin {name}", scan=True, idle=False)
+            with quiet():
+                new._take(module, name, brought, scan=True, idle=False)
         except PluginError:
             raise
         except (Exception, SystemExit) as error:  # a stranger's hook may raise anything
-            said = str(error) if isinstance(error, LossaryError) else f"{type(error).__name__}: {error}"
-            line = "" if isinstance(error, LossaryError) else _line_in(error)  # ours name the place themselves
-            raise PluginError(f"plugin {name!r} cannot be taken in: {said}{line}") from error
+            raise PluginError(f"plugin {name!r} cannot be taken in: {said(error)}") from error
+        new._forget(tell=False)
         return new
 
+    def _entered(self, name: str) -> bool:
+        """Say whether a recipe's plugin is an installed one that is in already; one that is not in raises its cause.
+
+        A module of that name that is not the plugin's own goes first: an entry point may be called ``losses``.
+        """
+        self._check_blocked(name)
+        asked = [e for e in self._entries if alike(name) in names_of(e) and (belongs(name, e.value) or not findable(name))]
+        for e in asked:
+            plugin, who = e.name, brought_by(e)
+            for s in self.skipped:
+                if (s.plugin, s.distribution) == (plugin, who):
+                    raise PluginError(f"plugin {name!r} ({who}) is {s.state}: {s.why}.")
+            for f in self.failures:
+                if (f.plugin, f.distribution) == (plugin, who):
+                    raise PluginError(str(f)) from f.error
+        return bool(asked)
+
+    def _check_blocked(self, module: str) -> None:
+        """A plugin that must not be imported is not imported by way of its modules either."""
+        blocked = [s for s in self.skipped if s.state == "blocked"]
+        own = {(e.name, brought_by(e)) for e in self._entries if belongs(module, e.value)} if blocked else set()
+        home = distribution_of(module) if blocked else ""
+        for s in blocked:
+            if (s.plugin, s.distribution) in own or s.distribution == home:
+                raise PluginError(f"{module!r} belongs to the plugin {s.plugin!r} ({s.distribution}), which is blocked: {s.why}.")
+
     def _copy(self) -> Self:
-        new = type(self)()
+        new = type(self)(self.selection)
         new._by = {key: list(value) for key, value in self._by.items()}
         new._recipes = {key: list(value) for key, value in self._recipes.items()}
-        new._listeners, new.fields = list(self._listeners), self.fields
-        new.plugins, new.failures = list(self.plugins), list(self.failures)
+        new._listeners, new.fields, new._absent = list(self._listeners), self.fields, dict(self._absent)
+        new._entries = self._entries
+        new.plugins, new.failures, new.skipped, new.notes = list(self.plugins), list(self.failures), list(self.skipped), list(self.notes)
         return new
 
     def _take(self, plugin: object, name: str, brought: str, *, scan: bool = False, idle: bool = True) -> None:
-        """Take in what a plugin's hooks offer; ``scan``: also what its module defines; ``idle``: it may offer nothing at all."""
-        manager = _managed(plugin, name, brought)
-        functions = [f for found in manager.hook.lossary_components() for f in found]
-        columns = [c for found in manager.hook.lossary_fields() for c in found]
-        if scan and not functions:
-            functions = [f for f in vars(plugin).values() if callable(f) and component_of(f) and _within(f, plugin)]
-        if scan and not columns:
-            columns = [c for c in vars(plugin).values() if isinstance(c, Column)]
-        if not (idle or functions or columns or manager.get_hookcallers(plugin)):
-            wanted = "a decorated function, a column(...) or a hook" if scan else "a hook marked @hookimpl, such as lossary_components"
-            raise PluginError(f"plugin {name!r} ({brought}) offers nothing; expected {wanted}.")
+        """Take in what a plugin offers, whole or not at all; only components that say they need a newer API stay out alone."""
+        note = check_api(api_of(plugin), f"plugin {name!r} ({brought})")
+        offered = offers(plugin, name, brought, scan=scan, idle=idle)
         before = self._copy()
         try:
-            self.fields = self.fields.extended(columns, brought)
-            made = [component_of(f) or _undecorated(f, name) for f in functions]
-            self._add(made, brought)
-            for recipes in manager.hook.lossary_recipes():
-                for key, text in recipes.items():
-                    self._recipes.setdefault(key, []).append((brought, text))
+            made = self._made(offered, name, brought)
         except BaseException:
-            self._by, self._recipes, self.fields = before._by, before._recipes, before.fields  # a plugin enters whole or not at all
+            self._by, self._recipes, self.fields, self._absent = before._by, before._recipes, before.fields, before._absent
+            self.notes = before.notes
             raise
-        self._listeners.append(manager)
-        self.plugins.append(Plugin(name, brought, tuple(dict.fromkeys(f"{c.kind.name}/{c.name}" for c in made))))
+        self.notes += [note] if note else []
+        if all(heard.plugin is not plugin for heard in self._listeners):
+            self._listeners.append(_Listener(plugin, name, offered.manager))
+        names = tuple(dict.fromkeys(f"{c.kind.name}/{c.name}" for c in made))
+        self.plugins.append(Plugin(name, brought, names, tuple(c.name for c in offered.columns), tuple(offered.recipes)))
+
+    def _made(self, offered: Offers, name: str, brought: str) -> list[Component]:
+        self.fields = self.fields.extended(offered.columns, brought)
+        made = []
+        for function in offered.functions:
+            component = component_of(function)
+            if component is None:
+                raise SignatureError(f"plugin {name!r} offers {function!r}, which carries no lossary decorator.")
+            if (number := api_of(function)) > API:
+                self._too_new(component, number, brought)
+            else:
+                made.append(component)
+        self._add(made, brought)
+        for key, text in offered.recipes.items():
+            there = self._recipes.setdefault(key, [])
+            there += [(brought, text)] if (brought, text) not in there else []
+        return made
+
+    def _too_new(self, c: Component, number: int, brought: str) -> None:
+        said = f"{c.kind.name}/{c.name} ({brought}) is written for API {number} of lossary, which has API {API}: it is left out"
+        self.notes.append(said)
+        for called in (c.name, *c.aliases):
+            self._absent[c.kind.name, called] = f" {said}; upgrade lossary."
 
     def _add(self, components: Iterable[Component], brought: str) -> None:
         for component in components:
@@ -192,27 +283,36 @@ class Catalog:
         if found:
             ways = listing(f"{_vendor(c)}/{bare}" for c in found)
             raise UnknownName(f"The {kind} {name!r} comes from {listing(c.distribution for c in found)}. Say which: {ways}.")
-        raise UnknownName(f"No {kind} is called {name!r}.{self._whereabouts(kind, bare)}")
+        raise UnknownName(f"No {kind} is called {name!r}.{self._whereabouts(kind, vendor, bare)}")
 
-    def _whereabouts(self, kind: str, bare: str) -> str:
+    def _whereabouts(self, kind: str, vendor: str, bare: str) -> str:
         """Say where a name that was not found stands instead, what is nearest to it, and which plugins failed."""
-        said = ""
+        said = self.skips(vendor)
         if others := self._by.get((kind, bare)):  # only the vendor was wrong
             said += (
                 f" {bare!r} comes from {listing(c.distribution for c in others)}: say {listing(f'{_vendor(c)}/{bare}' for c in others)}."
             )
+        said += self._absent.get((kind, bare), "")
         elsewhere = [k for k, n in self._by if n == bare and k != kind]
         if elsewhere:
             said += f" {bare!r} is registered as {listing(elsewhere)}."
-        if module := _unlisted(kind, bare):
+        if module := unlisted(kind, bare):
             said += f" The module {module!r} defines it: name it under plugins, or pass the function in components."
         if told := [] if said else self.called_elsewhere(bare, kind):
             said += f" Elsewhere {listing(repr(c.name) for c in told[:2])} {'goes' if len(told) == 1 else 'go'} by it: see `lossary show {told[0].name}`."
         hint = "" if said and not elsewhere else nearest(bare, self.names(kind))
         if elsewhere or not (hint or said):
             hint += f" Known: {', '.join(self.names(kind)) or 'none'}."
-        failed = "".join(f"\n  Plugin {f.plugin!r} ({f.distribution}) did not load: {f.why}" for f in self.failures)
-        return said + hint + failed
+        return said + hint + self.failed()
+
+    def skips(self, vendor: str) -> str:
+        """Say why an installed plugin is not there, if ``vendor`` is its name or its distribution's."""
+        found = (s for s in self.skipped if alike(vendor) in (alike(s.plugin), _dist(s.distribution)))
+        return "".join(f" Plugin {s.plugin!r} ({s.distribution}) is {s.state}: {s.why}." for s in found)
+
+    def failed(self) -> str:
+        """Return a line for each plugin that did not load: it may well have brought the name that is missing."""
+        return "".join(f"\n  P{str(f)[1:]}" for f in self.failures)
 
     def resolve(self, kind: str, use: str | Callable[..., Any]) -> Component:
         """Return what a slot names: a registered name, an import path ``package.module:function``, or a callable itself."""
@@ -220,7 +320,10 @@ class Catalog:
             component = component_of(use) or describe(use, KINDS[kind])
             component = component if component.distribution else replace(component, distribution=SCRIPT)
         elif ":" in use:
-            component = replace(_imported(use, kind), distribution=f"module {use.partition(':')[0]}")
+            if self.selection.closed:
+                raise UnknownName(f"{use!r} is not imported: no plugins are loaded (--no-plugins or LOSSARY_NO_PLUGINS).")
+            self._check_blocked(use.partition(":")[0])
+            component = imported(use, kind)
         else:
             return self.get(kind, use)
         if component.kind.name != kind:
@@ -244,14 +347,30 @@ class Catalog:
         """Return the recipes that plugins brought: ``{name: [(distribution, text), ...]}``."""
         return self._recipes
 
+    def fingerprint(self) -> str:
+        """Return 16 hex digits that are equal in two processes exactly if both have the same components, code included."""
+        return fingerprint(self)
+
     def announce(self, event: Mapping[str, Any]) -> None:
-        """Tell every plugin's ``lossary_event`` of an event."""
-        for manager in self._listeners:
-            manager.hook.lossary_event(event=event)
+        """Tell every plugin's ``lossary_event`` of an event; one that raises is named in a ``PluginWarning`` and told no more."""
+        for heard in self._listeners:
+            if heard.broken:
+                continue
+            try:
+                heard.manager.hook.lossary_event(event=MappingProxyType(dict(event)))
+            except (Exception, SystemExit) as error:  # a run of days does not end because a stranger's log is full
+                heard.broken = True
+                warnings.warn(
+                    f"plugin {heard.name!r}: lossary_event failed and is called no more: {said(error)}", PluginWarning, stacklevel=2
+                )
 
 
 def _hyphens(name: str) -> str:
     return name.replace("_", "-")
+
+
+def _dist(brought: str) -> str:
+    return alike(brought.partition(" ")[0])
 
 
 def _vendor(component: Component) -> str:
@@ -263,101 +382,3 @@ def _vendor(component: Component) -> str:
         plugin = brought.removeprefix("plugin ")
         return _hyphens(Path(plugin).stem if plugin.endswith(".py") else plugin)
     return _hyphens(brought.partition(" ")[0])
-
-
-def _managed(plugin: object, name: str, brought: str) -> pluggy.PluginManager:
-    """Return a plugin in a manager of its own, so that two plugins may bear one name."""
-    manager = pluggy.PluginManager(GROUP)
-    manager.add_hookspecs(Hooks)
-    try:
-        manager.register(plugin, name)
-        manager.check_pending()
-    except pluggy.PluginValidationError as error:
-        raise PluginError(
-            f"plugin {name!r} ({brought}): {error}. Known hooks are {listing(h for h in vars(Hooks) if h[0] != '_')}."
-        ) from error
-    return manager
-
-
-def _within(function: Callable[..., Any], plugin: object) -> bool:
-    """Say whether a module defines a function, itself or in a module of the package that it is: what it merely imports is not its own."""
-    home, house = str(getattr(function, "__module__", "")), str(getattr(plugin, "__name__", ""))
-    return home == house or home.startswith(f"{house}.")
-
-
-def _unlisted(kind: str, name: str) -> str | None:
-    """Return a module outside the house that defines a component nobody listed; only a failed look-up pays for this search."""
-    for module in list(sys.modules.values()):
-        place = str(getattr(module, "__name__", ""))
-        if place.partition(".")[0] == __name__.partition(".")[0]:
-            continue
-        for value in list(getattr(module, "__dict__", {}).values()):
-            # type(), for isinstance asks an object for its __class__, and a stranger's may answer with a warning.
-            made = component_of(value) if type(value) is FunctionType else None
-            if made and made.kind.name == kind and name in (made.name, *made.aliases) and value.__module__ == place:
-                return Path(str(module.__file__)).name if place.startswith(_FILE) else place
-    return None
-
-
-def _undecorated(function: Callable[..., Any], plugin: str) -> Component:
-    raise SignatureError(f"plugin {plugin!r} offers {function!r}, which carries no lossary decorator.")
-
-
-def _imported(path: str, kind: str) -> Component:
-    name, _, attribute = path.partition(":")
-    try:
-        module = importlib.import_module(name)
-    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
-        raise UnknownName(f"{path!r} cannot be imported: {type(error).__name__}: {error}{_line_in(error)}") from error
-    if not hasattr(module, attribute):
-        raise UnknownName(f"{path!r}: the module has no {attribute!r}.{nearest(attribute, vars(module))}")
-    function = getattr(module, attribute)
-    if not callable(function):
-        raise UnknownName(f"{path!r} is no function but {type(function).__name__}.")
-    return component_of(function) or describe(function, KINDS[kind])
-
-
-def _load(name: str, folder: Path) -> ModuleType:
-    try:
-        return _executed(name, folder / name) if name.endswith(".py") else importlib.import_module(name)
-    except PluginError:
-        raise
-    except LossaryError as error:
-        raise PluginError(f"plugin {name!r}: {error}") from error
-    except (Exception, SystemExit) as error:  # a plugin's module may raise anything
-        beside = f" There is a file {name}.py beside the recipe: write {name + '.py'!r}." if (folder / f"{name}.py").is_file() else ""
-        raise PluginError(f"plugin {name!r} does not load: {type(error).__name__}: {error}{_line_in(error)}{beside}") from error
-
-
-def _executed(name: str, path: Path) -> ModuleType:
-    if not path.is_file():
-        beside = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
-        raise PluginError(f"plugin {name!r}: there is no file {path}.{nearest(path.name, beside)}")
-    # A name of its own for each path, so that equal file names of two recipes do not meet in sys.modules.
-    unique = f"{_FILE}{path.stem}_{blake2b(str(path.resolve()).encode(), digest_size=4).hexdigest()}"
-    spec = importlib.util.spec_from_file_location(unique, path)
-    if spec is None or spec.loader is None:
-        raise PluginError(f"plugin {name!r}: {path} is no Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[unique] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[unique]  # as an ordinary import does: half a module is worse than none
-        raise
-    return module
-
-
-def _line_in(error: BaseException) -> str:
-    """Say where in the plugin's own file it went wrong: the deepest line of the first file that is neither ours nor the importer's."""
-    if isinstance(error, SyntaxError):  # it names file and line itself
-        return ""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen ")]
-    strange = [f for f in frames if f.filename not in (__file__, importlib.__file__) and "pluggy" not in Path(f.filename).parts]
-    own = [f for f in strange if f.filename == strange[0].filename]
-    return f" (line {own[-1].lineno} of {Path(own[-1].filename).name})" if own else ""
-
-
-def _installed() -> list[EntryPoint]:
-    """Installed plugins in a fixed order: folders are listed by the file system, hence in any order."""
-    return sorted(entry_points(group=GROUP), key=lambda e: (e.dist.name if e.dist else "", e.name))

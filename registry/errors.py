@@ -21,6 +21,10 @@ class PluginError(LossaryError):
     """A plugin that was asked for by name could not be taken in."""
 
 
+class PluginWarning(UserWarning):
+    """A plugin did not load, or does something that the host had to stop; everything else works."""
+
+
 class ColumnError(LossaryError):
     """A column of a batch is missing, unknown, misshapen or not finite."""
 

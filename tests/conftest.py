@@ -6,6 +6,7 @@ import pytest
 import torch
 from plugin_site import Built, first_loss, k9
 
+from lossary import builtin
 from lossary.registry import Catalog
 
 torch.set_num_threads(1)
@@ -27,8 +28,11 @@ def site(tmp_path, monkeypatch):
     before = set(sys.modules)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    monkeypatch.delenv("LOSSARY_BLOCK", raising=False)
+    for variable in ("BLOCK", "PLUGINS", "STRICT", "NO_PLUGINS"):
+        monkeypatch.delenv(f"LOSSARY_{variable}", raising=False)
+    builtin._catalog.cache_clear()  # what is installed here is nowhere else
     yield tmp_path
+    builtin._catalog.cache_clear()
     for name in set(sys.modules) - before:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(tmp_path)):
             del sys.modules[name]

@@ -17,6 +17,30 @@ def write(folder, name, source):
     return path
 
 
+GOOD = """
+import lossary.registry as r
+
+@r.policy_loss(aliases=("other_name",))
+def stranger(log_prob, advantages):
+    '''Vanilla.'''
+    return -log_prob * advantages
+
+@r.hookimpl
+def lossary_components():
+    return [stranger]
+"""
+
+
+def install(folder, name, version, module, source, entry=None, requires=""):
+    """Write what pip would: a module and a dist-info with an entry point."""
+    write(folder, f"{module}.py", source)
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir()
+    needs = f"Requires-Dist: {requires}\n" if requires else ""
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}")
+    (info / "entry_points.txt").write_text(f"[lossary]\n{entry or module} = {module}\n")
+
+
 def brought(book, distribution):
     return {f"{c.kind.name}/{c.name}" for c in book if c.distribution == distribution}
 

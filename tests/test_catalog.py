@@ -6,7 +6,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from plugin_site import Built, brought, first_loss, pl, write
+from plugin_site import GOOD, Built, brought, first_loss, install, pl, write
 
 from lossary.registry import (
     Catalog,
@@ -19,28 +19,6 @@ from lossary.registry import (
     hookimpl,
     policy_loss,
 )
-
-GOOD = """
-import lossary.registry as r
-
-@r.policy_loss(aliases=("other_name",))
-def stranger(log_prob, advantages):
-    '''Vanilla.'''
-    return -log_prob * advantages
-
-@r.hookimpl
-def lossary_components():
-    return [stranger]
-"""
-
-
-def install(folder, name, version, module, source, entry=None):
-    """Write what pip would: a module and a dist-info with an entry point."""
-    write(folder, f"{module}.py", source)
-    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
-    (info / "entry_points.txt").write_text(f"[lossary]\n{entry or module} = {module}\n")
 
 
 def missing(book, kind, name):
@@ -79,16 +57,16 @@ def test_a_plugin_enters_under_its_distribution(site):
         ("typo_plugin", "undefined_name", "NameError: name 'undefined_name' is not defined"),
         ("bad_syntax", "def f(:", "SyntaxError: "),
         ("raising", GOOD.replace("return [stranger]", "return 1 / 0"), "ZeroDivisionError: division by zero"),
-        ("misspelt", GOOD.replace("def lossary_components", "def lossary_componets"), "PluginError: plugin 'misspelt' (bad-dist 0.1): unknown hook"),
-        ("wrong_args", GOOD.replace("_components()", "_components(everything)"), "PluginError: plugin 'wrong_args' (bad-dist 0.1): "),
+        ("misspelt", GOOD.replace("def lossary_components", "def lossary_componets"), "unknown hook 'lossary_componets'"),
+        ("wrong_args", GOOD.replace("_components()", "_components(everything)"), "everything"),
         ("undecorated", GOOD.replace("@r.policy_loss(aliases=(\"other_name\",))\n", ""), "which carries no lossary decorator"),
-        ("forgot", GOOD.replace("@r.hookimpl\n", ""), "PluginError: plugin 'forgot' (bad-dist 0.1) offers nothing"),
+        ("forgot", GOOD.replace("@r.hookimpl\n", ""), "offers nothing"),
         ("undeclared", GOOD.replace("log_prob, advantages)", "log_prob, advantage)"), "Did you mean 'advantages'?"),
         ("badsig", GOOD.replace("log_prob, advantages)", "values)"), "a policy_loss must not read 'values'"),
         ("twice", GOOD.replace("[stranger]", "[stranger, r.policy_loss(name='stranger')(lambda log_prob: 0)]"), "bad-dist 0.1 has two policy_loss called 'stranger'"),
     ],
 )  # fmt: skip
-def test_plugin_O1_O3_a_broken_plugin_breaks_nothing_but_itself(site, module, source, why):
+def test_a_broken_plugin_breaks_nothing_but_itself(site, module, source, why):
     install(site, "good-dist", "1.2", "good_one", GOOD)
     install(site, "bad-dist", "0.1", module, source)
     book = Catalog.load()
@@ -112,7 +90,7 @@ def test_a_plugin_enters_whole_or_not_at_all(site):
     assert [f.plugin for f in book.failures] == ["half"]
 
 
-def test_plugin_O4_two_distributions_with_one_name(site):
+def test_two_distributions_with_one_name(site):
     for name in ("dist-a", "dist-b"):
         install(
             site,
@@ -169,7 +147,7 @@ def test_plugins_are_taken_in_a_fixed_order_and_equal_entry_names_do_not_collide
     assert {"ant", "bee"} <= set(book.names("policy_loss"))
 
 
-def test_registry_O7_catalogs_do_not_know_each_other():
+def test_catalogs_do_not_know_each_other():
     for _ in range(2):
         book = Catalog.load([Built([first_loss])], discover=False)
         assert [c.name for c in book] == ["first-loss"]
@@ -186,7 +164,7 @@ def test_every_name_finds_the_component(book, name):
     assert book.resolve("policy_loss", name) == found
 
 
-def test_registry_O3_a_name_that_stands_under_another_kind(book):
+def test_a_name_that_stands_under_another_kind(book):
     text = missing(book, "policy_loss", "k9")
     assert text.startswith("No policy_loss is called 'k9'. 'k9' is registered as kl.")
     assert "Known: first-loss, low-var, vanilla." in text
@@ -201,7 +179,7 @@ def test_an_unknown_name_says_what_is_nearest_or_known(book):
     assert text.startswith("There is no kind 'policy_los'. Did you mean 'policy_loss'? Kinds are ")
 
 
-def test_registry_O1_a_loss_that_was_imported_but_never_listed(book, site):
+def test_a_loss_that_was_imported_but_never_listed(book, site):
     write(site, "my_losses.py", pl("half_pg"))
     importlib.import_module("my_losses")
     text = missing(book, "policy_loss", "half_pg")
@@ -214,7 +192,7 @@ def test_registry_O1_a_loss_that_was_imported_but_never_listed(book, site):
     assert "The module 'own.py' defines it" in missing(book, "policy_loss", "quarter_pg")
 
 
-def test_registry_O1_a_fresh_process_finds_what_the_plugins_list_names(site):
+def test_a_fresh_process_finds_what_the_plugins_list_names(site):
     write(site, "my_losses.py", pl("half_pg"))
     code = (
         "import sys; sys.path.insert(0, sys.argv[1])\n"
@@ -228,7 +206,7 @@ def test_registry_O1_a_fresh_process_finds_what_the_plugins_list_names(site):
 # ── growing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_registry_O5_the_same_function_twice_is_fine_another_of_the_same_name_is_not(book):
+def test_the_same_function_twice_is_fine_another_of_the_same_name_is_not(book):
     mine, other = named("mine"), named("mine")
     grown = book.extended([mine]).extended([mine, mine])
     assert grown.get("policy_loss", "mine").distribution == "this script"
@@ -241,7 +219,7 @@ def test_registry_O5_the_same_function_twice_is_fine_another_of_the_same_name_is
     assert text.endswith("Rename one.")
 
 
-def test_registry_O5_an_alias_counts_as_a_name():
+def test_an_alias_counts_as_a_name():
     twin = named("vanilla")
     with pytest.raises(SignatureError, match="two policy_loss called 'vanilla'"):
         Catalog().extended([first_loss, twin])

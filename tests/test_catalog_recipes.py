@@ -107,12 +107,12 @@ def test_a_module_name_where_a_file_was_meant(book, tmp_path):
         (pl("half_pg").replace("log_prob, advantages)", "log_porb)"), "my_losses.py:3: policy_loss 'half-pg' asks for the column 'log_porb'"),
         ("import lossary.registry as r\n@r.hookimpl\ndef lossary_components():\n    return 1 / 0\n", "ZeroDivisionError: division by zero (line 4 of my_losses.py)"),
         ("import lossary.registry as r\n@r.hookimpl\ndef lossary_componets():\n    return []\n", "unknown hook 'lossary_componets'"),
-        ("import lossary.registry as r\n@r.hookimpl\ndef lossary_event(events):\n    return []\n", "Known hooks are lossary_components, lossary_event, lossary_fields and lossary_recipes."),
+        ("import lossary.registry as r\n@r.hookimpl\ndef lossary_event(events):\n    return []\n", "Known hooks are lossary_components(), lossary_event(event), lossary_fields() and lossary_recipes()."),
         ("x = 1\n", "offers nothing; expected a decorated function, a column(...) or a hook."),
         (pl("f") + "r.column('rewards', level='token', doc='')\n", "column 'rewards' is already in the vocabulary"),
     ],
 )  # fmt: skip
-def test_registry_O6_plugin_O5_a_named_plugin_that_does_not_load_raises_with_its_cause(book, site, name, source, said):
+def test_a_named_plugin_that_does_not_load_raises_with_its_cause(book, site, name, source, said):
     write(site, "my_losses.py", source)
     text = plugin_error(book, name, site)
     assert text.startswith(f"plugin {name!r}")
@@ -134,7 +134,7 @@ def test_a_relative_folder_still_tells_the_line(book, site, monkeypatch):
     assert "(line 3 of rel.py)" in plugin_error(book, "rel.py", Path())
 
 
-def test_registry_O4_contract_O3_an_import_path_and_a_callable_are_the_same_component(book, site):
+def test_contract_O3_an_import_path_and_a_callable_are_the_same_component(book, site):
     write(site, "my_pkg/__init__.py", "")
     write(
         site,

@@ -65,7 +65,7 @@ def test_a_slot_takes_a_name_a_mapping_a_callable_and_an_import_path():
     assert terms({"policy_loss": plain})["policy"].bound.params == {"tau": 0.5}
     assert terms({"policy_loss": {"use": plain, "tau": 2}})["policy"].bound.params == {"tau": 2.0}
     found = terms({"policy_loss": "lossary.algorithms.policy.grpo:grpo", "aggregation": "seq-mean-token-mean"})["policy"].bound.component
-    assert (found.name, found.distribution) == ("grpo", "module lossary.algorithms.policy.grpo")
+    assert (found.name, found.distribution) == ("grpo", "lossary")
 
 
 def test_what_was_handed_in_stays_the_same_object():
@@ -349,7 +349,7 @@ def test_functions_are_written_as_import_paths():
 
     text = load_recipe({"policy_loss": {"use": grpo}, "plugins": ["mine.py", "my_pkg"]}).text()
     assert "lossary.algorithms.policy.grpo:grpo" in text
-    assert f"{__import__('pathlib').Path.cwd() / 'mine.py'}\n- my_pkg" in text
+    assert "- mine.py\n- my_pkg" in text
 
 
 @pytest.mark.parametrize("function", [lambda log_prob: log_prob, functools.partial(plain, tau=2.0)], ids=["lambda", "partial"])

@@ -120,6 +120,14 @@ def test_a_fresh_process_finds_the_plugin_by_the_recipe_alone(folder):
     assert done.stdout == "half-pg\n"
 
 
-def test_a_recipe_written_down_finds_its_plugin_from_any_folder(folder, tmp_path):
-    (tmp_path / "copy.yaml").write_text(load_recipe(recipe(folder)).text())
+def test_a_recipe_written_down_means_the_same_with_its_code_beside_it(folder, tmp_path):
+    (folder / "sub").mkdir()
+    (folder / "sub" / "third.py").write_text(MINE.replace("half", "third"))
+    read = load_recipe(recipe(folder, "[my_losses.py, ./sub/third.py, json_free]"))
+    assert "plugins:\n- my_losses.py\n- sub/third.py\n- json_free\n" in read.text()
+    assert read.code() == {"my_losses.py": MINE.encode(), "sub/third.py": MINE.replace("half", "third").encode()}
+    read = load_recipe(recipe(folder))
+    (tmp_path / "copy.yaml").write_text(read.text())
+    for name, source in read.code().items():
+        (tmp_path / name).write_bytes(source)
     assert compose(tmp_path / "copy.yaml").plan.terms[0].bound.component.name == "half-pg"

@@ -147,9 +147,10 @@ def test_a_correction_that_looks_at_the_policy_first_is_shown_it_before_each_ste
         assert 0.4 < line["correction/high_entropy_dropped"] < 0.7
 
 
-def test_rewards_and_filters_of_a_recipe_reach_the_run(tmp_path):
+def test_rewards_and_filters_of_a_recipe_reach_the_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "shaping.py").write_text(SHAPING)
-    recipe = GRPO | {"plugins": [str(tmp_path / "shaping.py")], "reward": "halved", "filter": "first-half"}
+    recipe = GRPO | {"plugins": ["shaping.py"], "reward": "halved", "filter": "first-half"}
     lines = made(recipe, tmp_path, "rollout.prompts=4").run()
     for line in lines[1:]:
         assert line["filter/first_half_kept"] == 0.5

@@ -46,7 +46,7 @@ class Trainer:
             self._gpt(value_head=True, seed=_seed(settings.train.seed, "critic")) if {"values", "old_values"} & set(needs) else None
         )
         self.needs_reference = bool({"ref_log_prob", "ref_logits"} & set(needs))
-        self.resumed = False
+        self.resumed, self.strangers = False, settings.strangers()
         self.optimizing = Optimizing(settings.train, self.policy, self.critic)
         self.backend = TorchBackend(self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
         self.lines: list[dict[str, Any]] = []
@@ -221,6 +221,7 @@ class Trainer:
             "critic": self.critic.state_dict() if self.critic is not None else None,
             "optimizers": self.optimizing.state_dict(),
             "objective": self.objective.state_dict(),
+            "strangers": self.strangers,
         }
         checkpoint.save(self.folder.checkpoint, content)
 
@@ -229,6 +230,7 @@ class Trainer:
         saved = checkpoint.load(self.folder.checkpoint)
         if saved["recipe"] != self.folder.recipe.read_text("utf-8"):
             raise LossaryError(f"{self.folder.path}: recipe.yaml was changed after the checkpoint was written.")
+        self._check_code(saved.get("strangers", {}))
         self.objective.load_state_dict(saved["objective"])
         try:
             self._take_up(saved)
@@ -237,6 +239,16 @@ class Trainer:
             raise LossaryError(f"{self.folder.checkpoint} does not fit this recipe and its overrides: {why}") from error
         self.step, self.resumed = int(saved["step"]), True
         self.lines = self.folder.keep_until(self.step)
+
+    def _check_code(self, saved: Mapping[str, list[str]]) -> None:
+        """A component of the same name that runs other code would make another run of this one."""
+        now = self.strangers
+        for name, (brought, code) in saved.items():
+            if name in now and now[name] != [brought, code]:
+                other = f"comes from {now[name][0]}" if now[name][0] != brought else "is other code"
+                raise LossaryError(
+                    f"{self.folder.path}: this run was trained with {name} of {brought}, which now {other}: put it back, or start a new run."
+                )
 
     def _take_up(self, saved: Mapping[str, Any]) -> None:
         self.policy.load_state_dict(saved["policy"])
@@ -271,5 +283,5 @@ class _Clock:
 
 def train(settings: Settings, parent: Path, listen: Listener = lambda line: None) -> tuple[RunFolder, list[dict[str, Any]]]:
     """Run a recipe in a new folder under ``parent``."""
-    folder = RunFolder.new(parent, settings.recipe.name, settings.recipe.text())
+    folder = RunFolder.new(parent, settings.recipe.name, settings.recipe.text(), settings.recipe.code())
     return folder, Trainer(settings, folder, listen).run()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,9 @@ class RunFolder:
         self.metrics, self.checkpoint, self.recipe = path / "metrics.jsonl", path / "checkpoint.pt", path / "recipe.yaml"
 
     @classmethod
-    def new(cls, parent: Path, name: str, recipe: str) -> "RunFolder":
-        """Make ``parent/name-0001`` or the next free number, and write the recipe into it."""
+    def new(cls, parent: Path, name: str, recipe: str, code: Mapping[str, bytes] | None = None) -> "RunFolder":
+        """Make ``parent/name-0001`` or the next free number, and write the recipe and its plugin files (``recipe.code()``) into it."""
+        name = re.sub(r"[^\w.+-]+", "-", name).lstrip(".-") or "run"  # a name from a stranger's recipe stays a name
         try:
             parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -32,6 +34,12 @@ class RunFolder:
                 continue
             except OSError as error:
                 raise LossaryError(f"the run folder {folder.path} cannot be made: {error}") from error
+        for place, source in (code or {}).items():
+            file = folder.path / place
+            if not Path(os.path.normpath(file)).is_relative_to(os.path.normpath(folder.path)):
+                raise LossaryError(f"the plugin file {place} would be written outside the run folder {folder.path}.")
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(source)
         folder.keep_recipe(recipe)
         return folder
 

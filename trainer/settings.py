@@ -7,7 +7,7 @@ from pydantic import Field
 
 from ..builtin import catalog
 from ..pipeline import Objective, Plan, Recipe, bind, survey
-from ..registry import Catalog, Fault, RecipeError, Strict
+from ..registry import Catalog, Fault, RecipeError, Strict, fingerprint
 from ..registry.hyper import Count, NonNegative, Positive
 from .tasks import Task
 
@@ -110,6 +110,11 @@ class Settings:
             raise RecipeError(faults)
         assert task is not None
         return cls(recipe, book, plan, task, model, warm_up, rollout, train, evaluate)
+
+    def strangers(self) -> dict[str, list[str]]:
+        """Return who brought each component that is not built in, and the fingerprint of its code, for a resumed run to compare."""
+        found = (b.component for b in self.plan.bounds if b.component.distribution != "lossary")
+        return {f"{c.kind.name}/{c.name}": [c.distribution, fingerprint([c])] for c in found}
 
     @property
     def reinforces(self) -> bool:
