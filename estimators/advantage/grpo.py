@@ -14,9 +14,11 @@ Scale = Annotated[
 
 
 @advantage_estimator(
+    claims=("shift-invariant", "scale-invariant", "group-centred", "unit-deviation"),
     aliases=("grpo_vectorized",),
     paper="arXiv:2402.03300",
     scope="group",
+    deviates={"scope@scale=batch-std": "The deviation of the whole step divides, so that a group does not stand alone."},
     compat={
         "verl": "`grpo`, singleton: reward; without norm_adv_by_std_in_grpo scale: none; rewards under the mask count there.",
         "trl": "epsilon: 1e-4; scale_rewards 'batch' is scale: batch-std, 'none' is scale: none.",
