@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, cre
 from pydantic.fields import FieldInfo
 
 from .errors import SignatureError, nearest
+from .renamed import here_called
 
 RESERVED = frozenset({"use", "coef", "aggregation", "apply", "denominator", "decide"})
 """Keys of a recipe's slot, hence no names of hyperparameters."""
@@ -149,7 +150,7 @@ def _plain(error: Any, model: type[BaseModel]) -> tuple[str, str]:
     shown = "a mapping" if isinstance(said, Mapping) else _written(said) if said is None or isinstance(said, bool) else repr(said)
     if kind == "extra_forbidden":
         inner = _inner(model, loc[:-1])
-        return key, f"unknown key.{nearest(loc[-1], inner.model_fields) or _known(inner)}"
+        return key, f"unknown key.{here_called(loc[-1], inner.model_fields) or nearest(loc[-1], inner.model_fields) or _known(inner)}"
     if kind == "missing":
         return key, "required, but not given"
     limit = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}.get(kind)
