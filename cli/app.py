@@ -63,11 +63,16 @@ def show(
 
 
 @app.command()
-def check(recipe: Annotated[str, typer.Argument(help="A bundled name or a file")], overrides: Overrides = None, json: Json = False) -> None:
+def check(
+    recipe: Annotated[str, typer.Argument(help="A bundled name or a file")],
+    overrides: Overrides = None,
+    json: Json = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also list every setting, and where its value was said.")] = False,
+) -> None:
     """Whether a recipe is right: every fault with its place, or what it resolves to."""
     from .checking import check_recipe
 
-    raise typer.Exit(check_recipe(recipe, overrides or [], as_json=json))
+    raise typer.Exit(check_recipe(recipe, overrides or [], as_json=json, explained=explain))
 
 
 @app.command()

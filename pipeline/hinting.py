@@ -42,6 +42,8 @@ def section_of_kind(kind: str) -> str:
 
 def no_section(key: str, values: Mapping[str, Any], catalog: Catalog) -> str:
     """Say that there is no section of this name, and where it may have been meant to stand."""
+    if key == "base":
+        return "a base is named in the recipe itself; it cannot be set from outside."
     told = f"there is no section {key!r}."
     if _plain(key) in ALL:
         return told + nearest(key, ALL)
@@ -49,7 +51,7 @@ def no_section(key: str, values: Mapping[str, Any], catalog: Catalog) -> str:
         return f"{told} It is a key of {listing(homes)}."
     if kinds := [k for k in KINDS if key.replace("_", "-") in catalog.names(k)]:
         return f"{told} {key!r} is {a(kinds[0])}: write {section_of_kind(kinds[0])}: {key}."
-    return told + (nearest(key, ALL) or f" Sections are {listing(ALL)}.")
+    return told + (nearest(key, (*ALL, "base")) or f" Sections are {listing(ALL)}.")
 
 
 def no_key(message: str, key: str, section: str, component: Component | None, values: Mapping[str, Any], catalog: Catalog) -> str:

@@ -29,7 +29,7 @@ def override_by_value(document: Document, path: str, value: Any) -> None:
         document.faults.append(Fault("", place, "the path of an override reads a.b"))
         return
     taken = from_values({"": value}, place.source)
-    document.faults += taken.faults
+    document.faults += [Fault(path, place, f.message) for f in taken.faults]
     _put(document, parts, [place] * len(parts), taken.values[""], {})
 
 

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from ..registry import Fault, LossaryError, Place, RecipeError, faults_of, listing, nearest
 from .document import Document, from_values, read_yaml, steps
 from .hinting import ALL, no_training_key
+from .layers import on_its_base
 from .overrides import override, override_by_value, set_by_environment
 
 
@@ -26,6 +27,11 @@ class Recipe:
     def values(self) -> Mapping[str, Any]:
         """The sections."""
         return self.document.values
+
+    @property
+    def variables(self) -> list[str]:
+        """The environment variables that a value of this recipe came from, as ``$NAME``."""
+        return sorted({place.source for place in self.document.places.values() if place.origin == "environment"})
 
     def text(self) -> str:
         """Return the recipe as YAML that means the same from any folder: plugin files by absolute path, callables by import path."""
@@ -94,6 +100,7 @@ def load_recipe(
         document, name, folder = from_values(recipe, "recipe"), "recipe", Path.cwd()
     else:
         document, name, folder = _read(str(recipe), more or {})
+    document = on_its_base(document, folder, lambda said: _read(said, more or {}))
     if environment:
         set_by_environment(document, environ if environment is True else environment)
     if isinstance(overrides, Mapping):
