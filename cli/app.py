@@ -76,6 +76,17 @@ def check(
 
 
 @app.command()
+def schema(
+    name: Annotated[str | None, typer.Argument(help="One component: a name, alias or kind/name")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Take in the plugins of this recipe.")] = None,
+) -> None:
+    """JSON Schema of a recipe, or of one component, for editors."""
+    from .schema import print_schema
+
+    print_schema(name, recipe)
+
+
+@app.command()
 def train(
     recipe: Annotated[str | None, typer.Argument(help="A bundled name or a file")] = None,
     overrides: Overrides = None,
