@@ -296,10 +296,12 @@ class _Builder:
             known = ", ".join(self.catalog.names(kind))
             self.fault((*path, "use") if "use" in raw else path, f"'use' must name {a(kind)}{_null(use)}; known: {known}")
             return None
+        if self.missing and isinstance(use, str) and ":" not in use and use.replace("_", "-").rpartition("/")[2] not in self.catalog.names(kind):
+            return None  # the plugin that failed may well define it
         try:
             component = self.catalog.resolve(kind, use)
         except LossaryError as error:
-            if not (self.missing and isinstance(error, UnknownName)):  # the plugin that failed may well define it
+            if not (self.missing and isinstance(error, UnknownName)):
                 self.fault((*path, "use"), (isinstance(use, str) and wrong_section(use, kind, self.catalog)) or str(error))
             return None
         given = {key: value for key, value in raw.items() if key != "use" and key not in own}

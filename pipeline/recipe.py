@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from os import environ
+from os.path import isdir, isfile  # unlike those of Path they are content with any text
 from pathlib import Path
 from typing import Any
 
@@ -121,11 +122,11 @@ def _read(said: str, more: Mapping[str, list[tuple[str, str]]]) -> tuple[Documen
     if len(said) > 1000:
         raise RecipeError([Fault("", Place(f"{said[:20]!r}..."), "too long for a name or a path.")])
     path = Path(said)
-    if path.is_dir() and said not in bundled_recipes():
+    if isdir(path) and said not in bundled_recipes():
         raise RecipeError([Fault("", Place(said), f"is a folder.{nearest(said, [str(p) for p in path.glob('*.y*ml')])}")])
-    if path.suffix in {".yaml", ".yml"} or path.is_file():
-        if not path.is_file():
-            beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+    if path.suffix in {".yaml", ".yml"} or isfile(path):
+        if not isfile(path):
+            beside = [p.name for p in path.parent.glob("*.y*ml")] if isdir(path.parent) else []
             raise RecipeError([Fault("", Place(said), f"there is no such file.{nearest(path.name, beside)}")])
         try:
             return read_yaml(path.read_text("utf-8-sig"), said), path.stem, path.resolve().parent
