@@ -60,7 +60,12 @@ def settings_of(recipe: Recipe, plan: Plan, trained: Settings | None) -> list[Se
     def add(path: Path_, value: Any) -> None:
         found.setdefault(path, Setting(path, value, _place(recipe, path)))
 
-    for key, value in (("old_log_prob", plan.old_log_prob), ("empty", plan.empty), ("approximate", plan.approximate), ("compile", plan.compile)):
+    for key, value in (
+        ("old_log_prob", plan.old_log_prob),
+        ("empty", plan.empty),
+        ("approximate", plan.approximate),
+        ("compile", plan.compile),
+    ):
         add((key,), value)
     for bound, beside in _slots(plan):
         path = steps(recipe.values, bound.slot)
@@ -80,10 +85,9 @@ def settings_of(recipe: Recipe, plan: Plan, trained: Settings | None) -> list[Se
 def _place(recipe: Recipe, path: Path_) -> Place | None:
     """Return where a value was said, be it as a bare name or number; None: nowhere, so that it is a default."""
     here: Any = recipe.values
+    part: Any
     for i, part in enumerate(path):
-        if isinstance(here, Mapping) and part in here:
-            here = here[part]
-        elif isinstance(here, list) and isinstance(part, int) and part < len(here):
+        if (isinstance(here, Mapping) and part in here) or (isinstance(here, list) and isinstance(part, int) and part < len(here)):
             here = here[part]
         else:  # `policy_loss: grpo` says policy_loss.use, `entropy: 0.01` says entropy.coef
             short = "coef" if path[0] == "entropy" and not isinstance(here, str) else "use"
@@ -139,25 +143,24 @@ def _leaves(value: Any, path: Path_) -> Iterator[tuple[Path_, Any]]:
 
 def explain(console: Console, settings: Iterable[Setting]) -> None:
     """Print a table: what has no room beside stands below, and nothing is cut. Defaults are dim."""
-    rows = [(s.key, written(s.value), s.said, s.place is None) for s in settings]
+    rows = [((s.key, written(s.value), s.said), s.place is None) for s in settings]
     heads = ("setting", "value", "said in")
-    longest = [max(len(head), *(len(row[i]) for row in rows)) for i, head in enumerate(heads)]
+    longest = [max(len(head), *(len(cells[i]) for cells, _ in rows)) for i, head in enumerate(heads)]
     first = min(longest[0], 44)
     third = min(longest[2], max(len("command line"), (console.width - first) // 3))
     second = max(min(longest[1], console.width - 2 - first - third - 2 * _GAP), len(heads[1]))
     total = min(2 + first + second + third + 2 * _GAP, console.width)
     console.print(f"  {heads[0]:{first}}{'':{_GAP}}{heads[1]:{second}}{'':{_GAP}}{heads[2]}", style="bold", soft_wrap=True)
     console.print(" " + "─" * (total - 1), style="dim", soft_wrap=True)
-    groups = [key.partition(".")[0] if "." in key else "" for key, *_ in rows]
-    for i, (key, value, said, quiet) in enumerate(rows):
+    groups = [key.partition(".")[0] if "." in key else "" for (key, *_), _ in rows]
+    for i, (cells, quiet) in enumerate(rows):
         if i and groups[i] != groups[i - 1]:
             console.print()
-        for line in _lines((key, value, said), (first, second), console.width):
+        for line in _lines(cells, (first, second), console.width):
             console.print(Text(line, style="dim" if quiet else ""), soft_wrap=True)
 
 
 def _lines(cells: tuple[str, str, str], wide: tuple[int, int], width: int) -> list[str]:
-    key, value, said = cells
     starts = (2, 2 + wide[0] + _GAP, 2 + wide[0] + _GAP + wide[1] + _GAP)
     lines = [""]
     for start, cell in zip(starts, cells, strict=True):

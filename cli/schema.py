@@ -2,13 +2,15 @@
 
 import json
 
+from pydantic import BaseModel
+
 from ..builtin import catalog
 from ..pipeline import load_recipe, survey
 from ..pipeline.schema import component_schema, recipe_schema
 from ..registry import KINDS, RecipeError, UnknownName, listing, nearest
 from ..trainer.settings import EvaluateSettings, ModelSettings, RolloutSettings, TrainSettings, WarmUpSettings
 
-TRAINING = {
+TRAINING: dict[str, type[BaseModel]] = {
     "model": ModelSettings,
     "warm_up": WarmUpSettings,
     "rollout": RolloutSettings,

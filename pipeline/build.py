@@ -296,7 +296,12 @@ class _Builder:
             known = ", ".join(self.catalog.names(kind))
             self.fault((*path, "use") if "use" in raw else path, f"'use' must name {a(kind)}{_null(use)}; known: {known}")
             return None
-        if self.missing and isinstance(use, str) and ":" not in use and use.replace("_", "-").rpartition("/")[2] not in self.catalog.names(kind):
+        if (
+            self.missing
+            and isinstance(use, str)
+            and ":" not in use
+            and use.replace("_", "-").rpartition("/")[2] not in self.catalog.names(kind)
+        ):
             return None  # the plugin that failed may well define it
         try:
             component = self.catalog.resolve(kind, use)

@@ -125,7 +125,7 @@ def read_value(text: str, place: Place) -> Document:
     builder = _Builder(document, place)
     plain = text.strip()
     if not plain.startswith(("{", "[", "'", '"')):
-        kind = _RESOLVER.resolve(yaml.ScalarNode, plain, (True, False))
+        kind = _RESOLVER.resolve(yaml.ScalarNode, plain, (True, False))  # type: ignore[no-untyped-call]
         document.values[""] = builder.scalar(yaml.ScalarNode(kind, plain), ())
     elif (node := _composed(text, builder)) is not None:
         if isinstance(node, yaml.MappingNode) and not node.flow_style:
@@ -234,6 +234,7 @@ class _Builder:
 
 
 def said(value: Any) -> str:
+    """Return what a value is, in words."""
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, Sequence) and not isinstance(value, str):

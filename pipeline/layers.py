@@ -30,12 +30,16 @@ def on_its_base(document: Document, folder: Path, read: Read, seen: tuple[str, .
         return own
     where = str((folder / name).resolve()) if file else name
     if where in seen or len(seen) >= _DEEPEST:
-        own.faults.append(Fault("base", place, f"{name!r} builds on itself" if where in seen else f"more than {_DEEPEST} bases, one on the other"))
+        own.faults.append(
+            Fault("base", place, f"{name!r} builds on itself" if where in seen else f"more than {_DEEPEST} bases, one on the other")
+        )
         return own
     try:
         below, _, home = read(str(folder / name) if file else name)
     except RecipeError as error:
-        own.faults += [Fault("base", place, f"{f.place}: {f.message}" if str(f.place) != name else f"{name!r}: {f.message}") for f in error.faults]
+        own.faults += [
+            Fault("base", place, f"{f.place}: {f.message}" if str(f.place) != name else f"{name!r}: {f.message}") for f in error.faults
+        ]
         return own
     if below.origin == "file":
         below.origin = "base"
@@ -53,7 +57,9 @@ def _moved(plugin: Any, home: Path, folder: Path) -> Any:
 
 
 def _merged(below: Document, own: Document) -> Document:
-    made = replace(own, values=dict(below.values), places=dict(below.places), faults=[*below.faults, *own.faults], unread=below.unread | own.unread)
+    made = replace(
+        own, values=dict(below.values), places=dict(below.places), faults=[*below.faults, *own.faults], unread=below.unread | own.unread
+    )
     _lay(made, made.values, own.values, ())
     for path, place in own.places.items():
         made.places[path] = place

@@ -69,6 +69,7 @@ def _put(document: Document, parts: Iterable[str], places: list[Place], value: A
     words = [part.strip() for part in parts]
     here: Any = document.values
     path: Path_ = ()
+    key: Any
     for word, place in zip(words, places, strict=True):
         key = _entry(here, word)
         if key is None:

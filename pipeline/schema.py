@@ -15,6 +15,8 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
 MANY = ("reward", "filter", "advantage", "correction", "kl", "auxiliary")
 """Sections that may be a list."""
+_NAMED = tuple(kind for kind in KINDS if kind != "tracker")
+"""Kinds that a recipe names."""
 _NEEDS_COEF = ("kl", "auxiliary_loss")
 _DOORS = [{"type": "string", "pattern": r"^[\w.]+:\w+$"}, {"type": "string", "pattern": r"^[^/\s]+/[^/\s]+$"}]
 """An import path, or a vendor's name; what they take is known to nobody before they are looked up."""
@@ -47,13 +49,14 @@ def recipe_schema(catalog: Catalog, training: Mapping[str, type[BaseModel]]) -> 
             properties[section] = book.section(section)
     properties |= {section: _model(model) for section, model in training.items()}
     slots = [s for s in properties if s in KIND_OF and s != "entropy"]
-    without = {s: {"$ref": f"#/$defs/{'weighed' if KIND_OF[s] in _NEEDS_COEF else 'said'}"} for s in slots}
+    without: Schema = {s: {"$ref": f"#/$defs/{'weighed' if KIND_OF[s] in _NEEDS_COEF else 'said'}"} for s in slots}
     without["entropy"] = {"type": ["object", "number"], "if": {"type": "object"}, "then": {"required": ["coef"]}}
+    sections = {key: properties[key] for key in ("base", *SECTIONS, "task", *training)}
     return {
         "$schema": DIALECT,
         "title": "A recipe of lossary",
         "type": "object",
-        "properties": {key: properties[key] for key in ("base", *SECTIONS, "task", *training)},
+        "properties": sections,
         "additionalProperties": False,
         "anyOf": [{"required": [key]} for key in ("policy_loss", "auxiliary", "value_loss", "base")],
         "if": {"not": {"required": ["base"]}},  # on a base, a mapping without 'use' changes what stands there, and null takes it out
@@ -99,7 +102,7 @@ def _references(schema: Any) -> Iterable[str]:
 class _Book:
     """The definitions of every kind and component."""
 
-    def __init__(self, catalog: Catalog, kinds: Iterable[str] = tuple(k for k in KINDS if k != "tracker")) -> None:
+    def __init__(self, catalog: Catalog, kinds: Iterable[str] = _NAMED) -> None:
         self.catalog = catalog
         self.definitions: Schema = {}
         for kind in kinds:
@@ -128,7 +131,9 @@ class _Book:
     def _slot(self, kind: str, components: list[Component]) -> Schema:
         bare = [] if kind in (*_NEEDS_COEF, "coefficient") else [c for c in components if not _required(c)]
         mapping: Schema = {
-            "properties": {"use": {"anyOf": [{"enum": [n for c in components for n in _names(c)]}, *_DOORS], "description": KINDS[kind].gives}},
+            "properties": {
+                "use": {"anyOf": [{"enum": [n for c in components for n in _names(c)]}, *_DOORS], "description": KINDS[kind].gives}
+            },
             "allOf": [
                 {
                     "if": {"type": "object", "properties": {"use": {"enum": _names(c)}}, "required": ["use"]},
@@ -152,7 +157,10 @@ class _Book:
         if required := _required(c):
             made["required"] = required
         if c.kind.name == "kl":
-            made |= {"if": {"properties": {"apply": {"const": "reward"}}, "required": ["apply"]}, "then": {"properties": {"aggregation": False}}}
+            made |= {
+                "if": {"properties": {"apply": {"const": "reward"}}, "required": ["apply"]},
+                "then": {"properties": {"aggregation": False}},
+            }
         return made
 
 
@@ -189,7 +197,7 @@ def _model(model: type[BaseModel]) -> Schema:
         json.dumps(made, allow_nan=False)
     except Exception:  # a stranger's type may have no schema: then only the names are known
         made = {"type": "object", "properties": {name: {} for name in model.model_fields}, "additionalProperties": False}
-    made = _untitled(made, made.get("$defs", {}))
+    made = dict(_untitled(made, made.get("$defs", {})))
     made.pop("description", None)
     made.pop("required", None)
     for name, _, _, _, meaning in bounds_of(model):

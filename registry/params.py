@@ -28,9 +28,20 @@ class Strict(BaseModel):
         for part in value if isinstance(value, list | tuple) else (value,):
             if isinstance(part, bool) and (int in leaves or float in leaves) and bool not in leaves:
                 raise ValueError(f"{str(part).lower()} is not a number")
+            if isinstance(part, str) and "_" in part and str not in leaves and (int in leaves or float in leaves) and _spaced(part):
+                raise ValueError(f"{part!r} is not a number; write it without underscores")
             if isinstance(part, str) and part == "None" and type(None) in leaves:
                 raise ValueError("'None' is text; write null for no value")
         return value
+
+
+def _spaced(text: str) -> bool:
+    """Return whether a text is a number but for its underscores, which YAML 1.2 does not read as such and Python does."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def params_model(name: str, hyper: Mapping[str, inspect.Parameter], hints: Mapping[str, Any], where: str) -> type[BaseModel]:

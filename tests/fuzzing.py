@@ -1,13 +1,14 @@
 """Mutations of recipes and of plugin modules: drawn as small numbers, so that hypothesis can shrink them."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import yaml
 from hypothesis import strategies as st
 
 from lossary.pipeline import bundled_recipes, read_yaml
-from lossary.registry import RecipeError
+from lossary.registry import LossaryError, RecipeError
 
 NUMBERS = st.integers(0, 10_000)
 STEPS = st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), min_size=1, max_size=4)
@@ -81,7 +82,9 @@ def mutated_values(seed: int, steps: list[tuple[int, int, int]]) -> dict[str, An
 
 def as_text(recipe: dict[str, Any], style: int = 0) -> str:
     """The recipe as YAML, in block or in flow style, by rules that both YAML 1.1 and 1.2 read alike."""
-    return yaml.safe_dump(recipe, default_flow_style=(None, False, True)[style % 3], sort_keys=False, allow_unicode=bool(style % 2), width=100)
+    return yaml.safe_dump(
+        recipe, default_flow_style=(None, False, True)[style % 3], sort_keys=False, allow_unicode=bool(style % 2), width=100
+    )
 
 
 def mutated_text(text: str, steps: list[tuple[int, int, int]]) -> str:
@@ -105,6 +108,15 @@ def mutated_text(text: str, steps: list[tuple[int, int, int]]) -> str:
             case _:
                 text = text[:i]
     return text
+
+
+def refusal(call: Callable[[], Any]) -> LossaryError | None:
+    """Return the error of ours that a call ends in; None: it ends well. Any other error goes on."""
+    try:
+        call()
+    except LossaryError as error:
+        return error
+    return None
 
 
 def said_in_full(error: RecipeError, source: str) -> None:

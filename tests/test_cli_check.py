@@ -99,14 +99,20 @@ def test_people_and_machines_are_told_the_same_settings(name, here):
     for m in machines.values():
         if m["origin"] == "file":  # the key itself; of a bare name the section, or the name in a list
             keys = m["path"].split(".")
-            assert lines[m["line"] - 1][m["column"] - 1 :].startswith((keys[-1], keys[-2] if len(keys) > 1 else keys[0], str(m["value"]))), m
+            assert lines[m["line"] - 1][m["column"] - 1 :].startswith(
+                (keys[-1], keys[-2] if len(keys) > 1 else keys[0], str(m["value"]))
+            ), m
 
 
 @pytest.mark.parametrize("name", sorted(bundled_recipes()))
 def test_what_is_explained_composes_to_the_same(name, here):
     """Every setting said once more as an override changes nothing: the list is complete and right."""
     settings = told(name)["settings"]
-    texts = [f"{s['path']}={yaml.safe_dump([s['value']], default_flow_style=True, width=10**6).strip()[1:-1]}" for s in settings if s["value"] is not None]
+    texts = [
+        f"{s['path']}={yaml.safe_dump([s['value']], default_flow_style=True, width=10**6).strip()[1:-1]}"
+        for s in settings
+        if s["value"] is not None
+    ]
     again = {s["path"]: s for s in told(name, *texts)["settings"]}
     assert {k: s["value"] for k, s in again.items()} == {s["path"]: s["value"] for s in settings}
     assert {s["origin"] for s in again.values() if s["value"] is not None} == {"override"}
@@ -119,7 +125,12 @@ def test_machines_are_told_all_that_people_are(here):
         ("reward", "overlong"), ("advantage", "grpo"), ("correction", "masked-is"), ("actor", "grpo"), ("actor", "k3"),
     ]  # fmt: skip
     correction, _, kl = found["stages"][2:]
-    assert (correction["denominator"], correction["decide"], correction["slot"], correction["from"]) == ("original", "estimate", "correction", "lossary")
+    assert (correction["denominator"], correction["decide"], correction["slot"], correction["from"]) == (
+        "original",
+        "estimate",
+        "correction",
+        "lossary",
+    )
     assert kl["coef"] == {"use": "linear", "params": {"start": 0.01, "end": 0.0, "steps": 500}}
     assert kl["aggregation"] == {"use": "seq-mean-token-mean", "params": {}}
     assert found["terms"] == found["stages"][3:]

@@ -57,7 +57,9 @@ def t(*x):
 
 
 def test_contract_o1_a_loss_and_one_metric_of_its_own_are_enough(tmp_path):
-    (tmp_path / "foo_loss.py").write_text(FOO.replace("PerToken, Report,", "PerToken,").replace("tuple[PerToken, Report]", "tuple[PerToken, dict]"))
+    (tmp_path / "foo_loss.py").write_text(
+        FOO.replace("PerToken, Report,", "PerToken,").replace("tuple[PerToken, Report]", "tuple[PerToken, dict]")
+    )
     (tmp_path / "r.yaml").write_text(SMALL)
     _, lines = train(Settings.of(load_recipe(tmp_path / "r.yaml")), tmp_path / "run")
     steps = [line for line in lines if "actor/pg_loss" in line]

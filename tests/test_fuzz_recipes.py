@@ -4,7 +4,7 @@ import copy
 from pathlib import Path
 
 import pytest
-from fuzzing import KEYS, NUMBERS, SEEDS, STEPS, VALUES, as_text, at, mutated_text, mutated_values, places_of, said_in_full
+from fuzzing import KEYS, NUMBERS, SEEDS, STEPS, VALUES, as_text, at, mutated_text, mutated_values, places_of, refusal, said_in_full
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,7 +12,7 @@ import lossary
 from lossary import RecipeError, load_recipe
 from lossary.cli.explaining import settings_of
 from lossary.cli.resolved import for_machines
-from lossary.pipeline import survey
+from lossary.pipeline import build
 from lossary.pipeline.hinting import ALL, KIND_OF, OWN, TRAINING
 from lossary.trainer.settings import Settings
 
@@ -28,24 +28,25 @@ def file(tmp_path_factory):
 def outcome(file: Path, text: str, overrides=(), environment=()):
     """What a recipe resolves to, or the faults that it is refused with."""
     file.write_text(text, "utf-8", newline="")
-    try:
+    found = []
+
+    def resolve():
         recipe = load_recipe(file, overrides, environment=dict(environment))
-        settings, (plan, _, faults) = None, (None, None, [])
-        if "task" in recipe.values:
-            settings = Settings.of(recipe)
-            plan = settings.plan
-        else:
-            plan, _, faults = survey(recipe, lossary.catalog())
-        if plan is None:
-            raise RecipeError(faults)
-    except RecipeError as error:
+        settings = Settings.of(recipe) if "task" in recipe.values else None
+        plan = settings.plan if settings else build(recipe, lossary.catalog())
+        found.append((recipe, plan, settings))
+
+    error = refusal(resolve)
+    if error is not None:
+        assert isinstance(error, RecipeError)
         said_in_full(error, text)
         assert "Traceback" not in str(error)
-        for_machines(None, list(error.faults))
+        assert not for_machines(None, list(error.faults))["ok"]
         return None, error.faults
+    ((recipe, plan, settings),) = found
     every_key_is_known(recipe.values)
     told = [s.for_machines() for s in settings_of(recipe, plan, settings)]
-    assert for_machines(plan, faults)["ok"]
+    assert for_machines(plan, [])["ok"]
     assert all(t["origin"] != "file" or t["line"] for t in told)
     return recipe, ()
 
@@ -79,7 +80,9 @@ def planted_one(file, seed, where, which, steps):
     homes = [p for p in places_of(recipe) if isinstance(at(recipe, p), dict)]
     path = homes[where % len(homes)]
     home = at(recipe, path)
-    key = ("unknown", "clip_ratio_hihg", "model_config", "__class__", "self", "x" * 200, "é", "coef ", "CLIP_RATIO_HIGH", "lambd", "use_")[which % 11]
+    key = ("unknown", "clip_ratio_hihg", "model_config", "__class__", "self", "x" * 200, "é", "coef ", "CLIP_RATIO_HIGH", "lambd", "use_")[
+        which % 11
+    ]
     assert key not in home
     home[key] = copy.deepcopy(VALUES[steps % len(VALUES)])
     _, faults = outcome(file, as_text(recipe, steps))
@@ -98,7 +101,9 @@ def outside_one(file, seed, steps, texts):
             parts.append(KEYS[which % len(KEYS)])
         value = text if what % 2 else as_text([VALUES[which % len(VALUES)]], 2).strip()[1:-1]
         if what % 5:
-            overrides.append(mutated_text(f"{'.'.join(parts)}={value}", [(what, where, which)]) if what % 7 == 0 else f"{'.'.join(parts)}={value}")
+            overrides.append(
+                mutated_text(f"{'.'.join(parts)}={value}", [(what, where, which)]) if what % 7 == 0 else f"{'.'.join(parts)}={value}"
+            )
         else:
             variables[f"LOSSARY_SET__{'__'.join(parts).upper()}"] = value.replace("\0", "")
     outcome(file, as_text(SEEDS[seed % len(SEEDS)]), overrides, variables.items())

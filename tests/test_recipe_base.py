@@ -70,7 +70,9 @@ def test_each_value_knows_the_file_it_comes_from(on):
 
 
 def test_config_o8_a_chosen_loss_has_none_of_the_settings_of_the_default_one(on):
-    recipe = on("base: low.yaml\npolicy_loss: {use: reinforce}\n", low="policy_loss: {use: ppo-clip, clip_ratio_low: 0.2, clip_ratio_high: 0.2}\n")
+    recipe = on(
+        "base: low.yaml\npolicy_loss: {use: reinforce}\n", low="policy_loss: {use: ppo-clip, clip_ratio_low: 0.2, clip_ratio_high: 0.2}\n"
+    )
     (term,) = compose(recipe).plan.terms
     assert (term.bound.component.name, term.bound.params) == ("reinforce", {})
     (term,) = compose(load_recipe({"policy_loss": {"use": "ppo-clip", "clip_ratio_low": 0.2}}, ["policy_loss=reinforce"])).plan.terms
@@ -114,9 +116,8 @@ def test_bases_stand_on_bases_and_bring_their_plugins(tmp_path):
     ],
 )
 def test_what_is_wrong_with_a_base(text, expected, on, tmp_path):
-    recipe = None
+    recipe = on(f"{text}\n", broken="policy_loss:\n  clip: 1\n  use: ppo-clip\n", torn="policy_loss: {\n")
     with pytest.raises(RecipeError) as caught:
-        recipe = on(f"{text}\n", broken="policy_loss:\n  clip: 1\n  use: ppo-clip\n", torn="policy_loss: {\n")
         compose(recipe)
     said = [str(f).replace(f"{tmp_path}/", "") for f in caught.value.faults]
     assert any(s.startswith(expected) for s in said), said

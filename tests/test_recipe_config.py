@@ -47,7 +47,11 @@ def params(file, overrides=()):
 
 
 def test_config_o1_a_misspelt_hyperparameter_names_its_path_and_the_right_one(written):
-    said = refused(written("policy_loss:\n  use: ppo-clip\n  clip_ratio_low: 0.2\n  clip_ratio_hihg: 0.28\n"), "policy_loss.clip_ratio_hihg", "'clip_ratio_high'")
+    said = refused(
+        written("policy_loss:\n  use: ppo-clip\n  clip_ratio_low: 0.2\n  clip_ratio_hihg: 0.28\n"),
+        "policy_loss.clip_ratio_hihg",
+        "'clip_ratio_high'",
+    )
     assert "r.yaml:4:3: " in said
 
 
@@ -87,8 +91,16 @@ def test_a_key_of_the_trainer_in_another_section_of_its(written):
 
 
 def test_the_hints_know_the_keys_of_the_trainer():
-    fields = {"model": ModelSettings, "warm_up": WarmUpSettings, "rollout": RolloutSettings, "train": TrainSettings, "evaluate": EvaluateSettings}
-    assert {name: set(keys) for name, keys in TRAINING.items() if name != "task"} == {name: set(m.model_fields) for name, m in fields.items()}
+    fields = {
+        "model": ModelSettings,
+        "warm_up": WarmUpSettings,
+        "rollout": RolloutSettings,
+        "train": TrainSettings,
+        "evaluate": EvaluateSettings,
+    }
+    assert {name: set(keys) for name, keys in TRAINING.items() if name != "task"} == {
+        name: set(m.model_fields) for name, m in fields.items()
+    }
 
 
 def test_config_o3_an_old_name_is_told_the_new_ones_and_never_rewritten(written):

@@ -245,5 +245,8 @@ def test_faults_of_file_environment_and_override_come_at_once(tmp_path):
 def test_every_value_of_a_bundled_recipe_may_be_said_in_the_environment(name):
     """Whole sections as variables are the recipe itself."""
     recipe = load_recipe(name)
-    variables = {f"LOSSARY_SET__{k.upper()}": yaml.safe_dump([v], default_flow_style=True, width=10**6).strip()[1:-1] for k, v in recipe.values.items()}
+    variables = {
+        f"LOSSARY_SET__{k.upper()}": yaml.safe_dump([v], default_flow_style=True, width=10**6).strip()[1:-1]
+        for k, v in recipe.values.items()
+    }
     assert load_recipe({}, environment=variables).values == recipe.values

@@ -125,6 +125,41 @@ def test_scalars_are_those_of_yaml_1_2(text, value):
     assert type(got) is type(value)
 
 
+@pytest.mark.parametrize(
+    ("value", "say"),
+    [
+        ("12:30", "'12:30' is not a number"),
+        ("2024-01-01", "'2024-01-01' is not a number"),
+        (".inf", "inf is not a finite number"),
+        (".nan", "nan is not a finite number"),
+        ("1_000", "'1_000' is not a number; write it without underscores"),
+        ("0b1", "'0b1' is not a number"),
+        ("0.2 %", "'0.2 %' is not a number"),
+        ("yes", "'yes' is not a number"),
+        ("true", "true is not a number"),
+        ("", "null is not a number"),
+        ("[0.2]", "[0.2] is not a number"),
+        ("{a: 1}", "a mapping is not a number"),
+    ],
+)
+def test_what_looks_like_a_number_and_is_none(value, say, tmp_path):
+    (said,) = faults(f"policy_loss:\n  use: ppo-clip\n  clip_ratio_high: {value}\n", tmp_path)
+    assert said == f"r.yaml:3:3: policy_loss.clip_ratio_high: {say} (policy_loss 'ppo-clip')"
+
+
+@pytest.mark.parametrize("key", ["1", "1.5", "true", "null", "2024-01-01", "~", "12:30", "''"])
+def test_a_key_is_text_whatever_it_looks_like(key, tmp_path):
+    said = faults(f"{GOOD}kl: {{use: k3, coef: 1, {key}: 1}}\n", tmp_path)
+    assert len(said) == 1
+    assert "unknown key" in said[0]
+
+
+def test_a_byte_order_mark_moves_nothing(tmp_path):
+    assert faults(b"\xef\xbb\xbfpolicy_los: ppo-clip\npolicy_loss: grpo\n", tmp_path)[0].startswith("r.yaml:1:1: policy_los: ")
+    (tmp_path / "r.yaml").write_bytes(b"\xef\xbb\xbfpolicy_loss: grpo\r\nempty: count\r\n")
+    assert load_recipe(tmp_path / "r.yaml").values == {"policy_loss": "grpo", "empty": "count"}
+
+
 def test_an_alias_may_be_used_and_an_anchor_is_no_value():
     document = read_yaml("a: &x {b: 1}\nc: *x\n", "s")
     assert document.values == {"a": {"b": 1}, "c": {"b": 1}}

@@ -118,7 +118,10 @@ def test_a_strangers_component_is_in_it_whatever_its_types_are():
     made = component_schema(next(iter(lossary.Catalog().extended([policy_loss(strange)]))), lossary.catalog())
     validator = Draft202012Validator(made)
     assert complaints(validator, {"use": "strange", "inner": {"depth": 2}, "tilt": 0.5}) == []
-    assert [c.partition(":")[0] for c in complaints(validator, {"use": "strange", "inner": {"depth": 0}, "tilt": 0})] == ["inner.depth", "tilt"]
+    assert [c.partition(":")[0] for c in complaints(validator, {"use": "strange", "inner": {"depth": 0}, "tilt": 0})] == [
+        "inner.depth",
+        "tilt",
+    ]
     assert made["properties"]["tilt"]["description"] == "how steep"
 
 
@@ -127,7 +130,11 @@ def test_the_command_prints_one_or_all():
     assert (code, json.loads(out)["$schema"]) == (0, "https://json-schema.org/draft/2020-12/schema")
     assert json.loads(run("schema", "kl/k3")[1])["properties"]["apply"]["enum"] == ["loss", "reward"]
     assert json.loads(run("schema", "low_var_kl")[1])["title"] == "kl k3"
-    for name, say in {"grpo": "say advantage/grpo and policy_loss/grpo", "k33": "Did you mean 'k3'", "kl/grpo": "No kl is called 'grpo'"}.items():
+    for name, say in {
+        "grpo": "say advantage/grpo and policy_loss/grpo",
+        "k33": "Did you mean 'k3'",
+        "kl/grpo": "No kl is called 'grpo'",
+    }.items():
         with pytest.raises(UnknownName, match=say):
             run("schema", name)
 
