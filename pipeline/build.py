@@ -19,7 +19,7 @@ from ..registry import (
 )
 from .bound import Bound
 from .document import Path_, steps
-from .hinting import ALL, a, no_key, no_section, wrong_section
+from .hinting import ALL, Hints, a
 from .lint import lint_corrections, lint_params, lint_term
 from .planning import widest
 from .recipe import Recipe
@@ -64,6 +64,7 @@ class _Builder:
         self.aggregations: dict[str, Bound] = {}
         self.notes: list[str] = []
         self.missing = False
+        self.hints = Hints(recipe.values, catalog)
 
     def fault(self, path: Path_, message: str) -> None:
         if any(path[:n] in self.document.unread for n in range(len(path) + 1)):
@@ -73,8 +74,9 @@ class _Builder:
     def plan(self) -> Plan | None:
         values = self.recipe.values
         self._plugins()
+        self.hints = hints = Hints(values, self.catalog)
         for key in (key for key in values if key not in ALL):
-            self.fault((key,), no_section(key, values, self.catalog))
+            self.fault((key,), hints.no_section(key))
         said = {key: self._choice((key,), values.get(key), allowed) for key, allowed in CHOICES.items()}
         if not isinstance(values.get("compile", False), bool):
             self.fault(("compile",), f"{values['compile']!r} is not one of true and false.")
@@ -307,14 +309,14 @@ class _Builder:
             component = self.catalog.resolve(kind, use)
         except LossaryError as error:
             if not (self.missing and isinstance(error, UnknownName)):
-                self.fault((*path, "use"), (isinstance(use, str) and wrong_section(use, kind, self.catalog)) or str(error))
+                self.fault((*path, "use"), (isinstance(use, str) and self.hints.wrong_section(use, kind)) or str(error))
             return None
         given = {key: value for key, value in raw.items() if key != "use" and key not in own}
         found = faults_of(component.params, given)
         for key, message in found:
             where = (*path, *steps(given, key))
             if message.startswith("unknown key."):
-                message = no_key(message, key.rpartition(".")[2], str(path[0]), component, self.recipe.values, self.catalog)
+                message = self.hints.no_key(message, key.rpartition(".")[2], str(path[0]), component)
             self.fault(where, f"{message} ({kind} {component.name!r})")
         if found:
             return None
