@@ -54,7 +54,7 @@ _building: ContextVar[bool] = ContextVar("building", default=False)
 
 def compose(
     recipe: str | Path | Mapping[str, Any] | Recipe,
-    overrides: Iterable[str] = (),
+    overrides: Iterable[str] | Mapping[str, Any] = (),
     *,
     components: Iterable[Callable[..., Any]] = (),
     columns: Iterable[Column] = (),
@@ -64,7 +64,8 @@ def compose(
 ) -> Objective:
     """Turn a bundled recipe's name, a path or a dict into an objective.
 
-    ``overrides`` are ``"policy_loss.clip_ratio_high=0.3"``. ``components`` and ``columns`` add functions and columns of your own;
+    ``overrides`` are ``"policy_loss.clip_ratio_high=0.3"`` or ``{"policy_loss.clip_ratio_high": 0.3}``; the environment is read only by
+    ``load_recipe(..., environment=True)``, whose result may stand for ``recipe``. ``components`` and ``columns`` add functions and columns of your own;
     ``ranks`` tells the step of other processes; ``seed`` is what random selections are drawn from; ``compile`` overrules the
     recipe's ``compile``: one graph for all terms, which takes half a minute to make the first time. All faults of the recipe are raised
     at once as ``RecipeError``; settings that are allowed but hardly meant give a ``RecipeWarning``.

@@ -85,11 +85,23 @@ def check(
     overrides: Overrides = None,
     json: Json = False,
     no_plugins: NoPlugins = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Also list every setting, and where its value was said.")] = False,
 ) -> None:
     """Whether a recipe is right: every fault with its place, or what it resolves to."""
     from .checking import check_recipe
 
-    raise typer.Exit(check_recipe(recipe, overrides or [], as_json=json))
+    raise typer.Exit(check_recipe(recipe, overrides or [], as_json=json, explained=explain))
+
+
+@app.command()
+def schema(
+    name: Annotated[str | None, typer.Argument(help="One component: a name, alias or kind/name")] = None,
+    recipe: Annotated[str | None, typer.Option(help="Take in the plugins of this recipe.")] = None,
+) -> None:
+    """JSON Schema of a recipe, or of one component, for editors."""
+    from .schema import print_schema
+
+    print_schema(name, recipe)
 
 
 @app.command()

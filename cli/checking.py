@@ -10,55 +10,49 @@ from rich.markup import escape
 from rich.text import Text
 
 from ..builtin import catalog
-from ..pipeline import Bound, Objective, Plan, load_recipe, survey
+from ..pipeline import Bound, Objective, Plan, Recipe, load_recipe, survey
 from ..pipeline.terms import Coefficient
 from ..registry import Fault, RecipeError
+from ..trainer.settings import Settings
+from .explaining import explain, settings_of
+from .resolved import for_machines
 from .sections import written
 
 
-def check_recipe(said: str, overrides: list[str], *, as_json: bool) -> int:
-    """Print every fault and return 1, or print what the recipe resolves to and return 0."""
-    try:
-        plan, faults = _surveyed(said, overrides)
-    except RecipeError as error:
-        plan, faults = None, list(error.faults)
+def check_recipe(said: str, overrides: list[str], *, as_json: bool, explained: bool = False) -> int:
+    """Print every fault and return 1, or print what the recipe resolves to (and with ``explained`` every setting) and return 0."""
+    recipe, plan, settings, found = _surveyed(said, overrides)
+    faults = list(RecipeError(found).faults)  # in the order of their lines
     if as_json:
-        print(json.dumps(_read_by_machines(plan, faults), indent=1))
+        told = [s.for_machines() for s in settings_of(recipe, plan, settings)] if recipe and plan else []
+        print(json.dumps({**for_machines(plan, faults), "settings": told}, indent=1, default=str))
         return 1 if faults else 0
-    if plan is None or faults:
-        for fault in RecipeError(faults).faults:
-            print(fault, file=sys.stderr)
+    if recipe is None or plan is None or faults:
+        print(RecipeError(faults), file=sys.stderr)
         print(f"{len(faults)} fault{'s' if len(faults) != 1 else ''}", file=sys.stderr)
         return 1
-    _explain(plan)
+    _resolved(plan)
+    if explained:
+        console = Console()
+        console.print()
+        explain(console, settings_of(recipe, plan, settings))
     return 0
 
 
-def _surveyed(said: str, overrides: list[str]) -> tuple[Plan | None, list[Fault]]:
-    recipe = load_recipe(said, overrides, more=catalog().recipes())
-    if "task" in recipe.values:
-        from ..trainer.settings import Settings
-
-        return Settings.of(recipe).plan, []
-    plan, _, faults = survey(recipe, catalog())
-    return plan, faults
-
-
-def _read_by_machines(plan: Plan | None, faults: list[Fault]) -> dict[str, object]:
-    places = [
-        {"path": f.path, "source": f.place.source, "line": f.place.line, "column": f.place.column, "message": f.message} for f in faults
-    ]
-    if plan is None:
-        return {"ok": not faults, "faults": places}
-    needs = {stage: Objective(plan).needs(stage) for stage in ("estimate", "measure", "loss")}
-    terms = [
-        {"name": t.name, "role": t.role, "use": t.bound.component.name, "params": dict(t.bound.params), "aggregation": t.aggregation}
-        for t in plan.terms
-    ]
-    return {"ok": not faults, "faults": places, "terms": terms, "needs": needs, "warnings": list(plan.warnings), "notes": list(plan.notes)}
+def _surveyed(said: str, overrides: list[str]) -> tuple[Recipe | None, Plan | None, Settings | None, list[Fault]]:
+    recipe = None
+    try:
+        recipe = load_recipe(said, overrides, environment=True, more=catalog().recipes())
+        if "task" in recipe.values:
+            settings = Settings.of(recipe)
+            return recipe, settings.plan, settings, []
+        plan, _, faults = survey(recipe, catalog())
+    except RecipeError as error:
+        return recipe, None, None, list(error.faults)
+    return recipe, plan, None, faults
 
 
-def _explain(plan: Plan) -> None:
+def _resolved(plan: Plan) -> None:
     console = Console()
     console.print(f"[bold]{escape(plan.name)}[/]", highlight=False)
     stages = _stages(plan)

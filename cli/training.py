@@ -34,8 +34,10 @@ def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path
     """Run, show progress, and end with a table (or one JSON line)."""
     console = Console(stderr=as_json)
     folder = RunFolder.existing(resume) if resume is not None else None
-    recipe = load_recipe(str(folder.recipe) if folder else str(said), overrides, more=catalog().recipes())
+    recipe = load_recipe(str(folder.recipe) if folder else str(said), overrides, environment=True, more=catalog().recipes())
     settings = Settings.of(recipe)
+    if recipe.variables:
+        console.print(f"from the environment: {', '.join(recipe.variables)}", highlight=False, markup=False, soft_wrap=True)
     for sentence in settings.plan.warnings:
         console.print(f"[yellow]warning[/] {escape(sentence)}", highlight=False)
     began = time.process_time()
@@ -43,7 +45,7 @@ def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path
     with _Live(console, settings) as live:
         trainer = Trainer(settings, folder, live)
         if resume is not None:
-            _take_up(console, trainer, folder, recipe.text() if overrides else None)
+            _take_up(console, trainer, folder, recipe.text() if overrides or recipe.variables else None)
             live.position(trainer.step)
         try:
             lines = trainer.run()

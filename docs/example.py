@@ -5,7 +5,7 @@ import re
 import yaml
 
 from lossary.cli.portrait.examples import required, settings_of
-from lossary.pipeline.recipe import SECTIONS
+from lossary.pipeline.hinting import SECTIONS
 from lossary.registry import Component
 
 

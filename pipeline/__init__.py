@@ -2,7 +2,7 @@
 
 from .bound import Bound
 from .build import bind, build, survey
-from .document import Document, read_yaml, scalar
+from .document import Document, read_yaml, scalar, steps
 from .head import LossHead, Scores
 from .objective import LossOut, Objective
 from .recipe import Recipe, bundled_recipes, load_recipe
@@ -25,5 +25,6 @@ __all__ = [
     "load_recipe",
     "read_yaml",
     "scalar",
+    "steps",
     "survey",
 ]

@@ -88,12 +88,12 @@ class Bound:
         who = self.who
         return self.call([view.get(name, level, optional, who) for name, level, optional in self.levels])
 
-    def call(self, columns: list[Any]) -> Any:
-        """Run the function; whatever it raises says whose it was."""
-        function: Callable[..., Any] = self.component.function
+    def call(self, columns: list[Any], function: Callable[..., Any] | None = None) -> Any:
+        """Run the function, or another of the component's; whatever it raises says whose it was."""
+        function = function or self.component.function
         try:
             return function(*columns, **self.params)
-        except Exception as error:  # a component may raise anything; the night is shorter when it says whose it was
+        except (Exception, SystemExit) as error:  # a component may raise anything; the night is shorter when it says whose it was
             if isinstance(error, LossaryError) or type(error).__module__.partition(".")[0] == "torch":
                 raise  # torch steers by exceptions of its own (out of memory, recomputation, tracing), which hosts wait for
             raise ComponentError(f"{self.who} failed{_where(error, function)}: {type(error).__name__}: {error}") from error

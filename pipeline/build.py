@@ -18,10 +18,11 @@ from ..registry import (
     nearest,
 )
 from .bound import Bound
-from .document import Path_
+from .document import Path_, steps
+from .hinting import ALL, Hints, a
 from .lint import lint_corrections, lint_params, lint_term
 from .planning import widest
-from .recipe import SECTIONS, TRAINING, Recipe
+from .recipe import Recipe
 from .terms import Coefficient, Correction, Plan, RewardKL, Term
 from .vocabulary import over_words
 
@@ -63,6 +64,7 @@ class _Builder:
         self.aggregations: dict[str, Bound] = {}
         self.notes: list[str] = []
         self.missing = False
+        self.hints = Hints(recipe.values, catalog)
 
     def fault(self, path: Path_, message: str) -> None:
         if any(path[:n] in self.document.unread for n in range(len(path) + 1)):
@@ -72,6 +74,9 @@ class _Builder:
     def plan(self) -> Plan | None:
         values = self.recipe.values
         self._plugins()
+        self.hints = hints = Hints(values, self.catalog)
+        for key in (key for key in values if key not in ALL):
+            self.fault((key,), hints.no_section(key))
         said = {key: self._choice((key,), values.get(key), allowed) for key, allowed in CHOICES.items()}
         if not isinstance(values.get("compile", False), bool):
             self.fault(("compile",), f"{values['compile']!r} is not one of true and false.")
@@ -117,7 +122,7 @@ class _Builder:
     def _sensible(self, early: list[Bound], reward_kl: list[RewardKL]) -> None:
         """Check what no section can know alone."""
         values = self.recipe.values
-        strange = set(values) - {*SECTIONS, *TRAINING}  # a misspelt section is a fault of its own; this would only repeat it
+        strange = set(values) - {*ALL}  # a misspelt section is a fault of its own; this would only repeat it
         empty = "policy_loss" not in values and not values.get("auxiliary") and "value_loss" not in values
         if empty and not strange and (values or not self.faults):
             self.fault((), "nothing to learn from: a recipe needs policy_loss, auxiliary or value_loss.")
@@ -285,24 +290,33 @@ class _Builder:
         if isinstance(raw, str) or callable(raw):
             raw = {"use": raw}
         if not isinstance(raw, Mapping):
-            self.fault(path, f"expected the name of {_a(kind)}, or a mapping with 'use'{_null(raw)}")
+            self.fault(path, f"expected the name of {a(kind)}, or a mapping with 'use'{_null(raw)}")
             return None
         said.update({key: raw[key] for key in own if key in raw})
         use = raw.get("use")
         if not (isinstance(use, str) and use) and not callable(use):
             known = ", ".join(self.catalog.names(kind))
-            self.fault((*path, "use") if "use" in raw else path, f"'use' must name {_a(kind)}{_null(use)}; known: {known}")
+            self.fault((*path, "use") if "use" in raw else path, f"'use' must name {a(kind)}{_null(use)}; known: {known}")
             return None
+        if (
+            self.missing
+            and isinstance(use, str)
+            and ":" not in use
+            and use.replace("_", "-").rpartition("/")[2] not in self.catalog.names(kind)
+        ):
+            return None  # the plugin that failed may well define it
         try:
             component = self.catalog.resolve(kind, use)
         except LossaryError as error:
-            if not (self.missing and isinstance(error, UnknownName)):  # the plugin that failed may well define it
-                self.fault((*path, "use"), str(error))
+            if not (self.missing and isinstance(error, UnknownName)):
+                self.fault((*path, "use"), (isinstance(use, str) and self.hints.wrong_section(use, kind)) or str(error))
             return None
         given = {key: value for key, value in raw.items() if key != "use" and key not in own}
         found = faults_of(component.params, given)
         for key, message in found:
-            where = (*path, *key.split("."))
+            where = (*path, *steps(given, key))
+            if message.startswith("unknown key."):
+                message = self.hints.no_key(message, key.rpartition(".")[2], str(path[0]), component)
             self.fault(where, f"{message} ({kind} {component.name!r})")
         if found:
             return None
@@ -346,10 +360,6 @@ class _Builder:
             self.fault(path, f"{str(raw).lower() if isinstance(raw, bool) else repr(raw)} is not a number")
             return None
         return Coefficient(key, value)
-
-
-def _a(kind: str) -> str:
-    return f"{'an' if kind[0] in 'aeiou' else 'a'} {kind}"
 
 
 def _null(raw: Any) -> str:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -13,6 +13,8 @@ from ..registry import Fault, Place
 _YAML = "tag:yaml.org,2002:"
 _PLAIN_TAGS = (f"{_YAML}map", f"{_YAML}seq")
 Path_ = tuple[str | int, ...]
+LONGEST = 100_000
+"""Characters of a recipe; reading takes about 15 seconds for a million."""
 _LIMIT = 20_000
 _DEEPEST = 50
 
@@ -22,6 +24,7 @@ class Document:
     """Nested dicts, lists and scalars, the place of each, and what was wrong with the text."""
 
     source: str
+    origin: str = "file"
     values: dict[str, Any] = field(default_factory=dict)
     places: dict[Path_, Place] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
@@ -32,7 +35,7 @@ class Document:
         """Return where a value was written, or the nearest thing around it."""
         while path and path not in self.places:
             path = path[:-1]
-        return self.places.get(path, Place(self.source))
+        return self.places.get(path, Place(self.source, origin=self.origin))
 
     def fault(self, path: Path_, message: str) -> None:
         """Note that something is wrong at a path."""
@@ -53,40 +56,53 @@ for _tag, _pattern, _first in (
     _Core.add_implicit_resolver(f"{_YAML}{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
 
 
-def read_yaml(text: str, source: str) -> Document:
+_RESOLVER = _Core("")
+
+
+def read_yaml(text: str, source: str, origin: str = "file") -> Document:
     """Parse one YAML document; whatever is wrong with it stands in ``faults``."""
-    document = Document(source)
-    try:
-        node = yaml.compose(text, Loader=_Core)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        place = Place(source, mark.line + 1, mark.column + 1) if mark else Place(source)
-        document.faults.append(Fault("", place, f"no YAML: {error.problem or error.context}"))
+    document = Document(source, origin)
+    if len(text) > LONGEST:
+        document.faults.append(
+            Fault("", Place(source, origin=origin), f"{len(text)} characters; a recipe has at most {LONGEST}, for it is written by hand")
+        )
         return document
-    except ReaderError as error:
-        before = text[: error.position]
-        place = Place(source, before.count("\n") + 1, len(before) - before.rfind("\n"))
-        document.faults.append(Fault("", place, f"no YAML: the character {text[error.position]!r} is not allowed"))
-        return document
-    except RecursionError:
-        document.faults.append(Fault("", Place(source), "nested too deeply to be read"))
-        return document
-    except (ValueError, OverflowError) as error:  # PyYAML's own, for escapes and directives beyond what Python holds
-        document.faults.append(Fault("", Place(source), f"no YAML: {error}"))
-        return document
+    builder = _Builder(document)
+    node = _composed(text, builder)
     if node is None:
         return document
-    value = _Builder(document).build(node, (), frozenset())
+    value = builder.build(node, (), frozenset())
     if isinstance(value, dict):
         document.values = value
     elif not document.faults:
-        document.fault((), f"a recipe is a mapping of sections; this is {_said(value)}")
+        document.fault((), f"a recipe is a mapping of sections; this is {said(value)}")
     return document
+
+
+def _composed(text: str, builder: "_Builder") -> yaml.Node | None:
+    """Return the tree of a text, or None: nothing is in it, or what is wrong with it was noted."""
+    document = builder.document
+    where = Place(document.source, origin=document.origin)
+    try:
+        return yaml.compose(text, Loader=_Core)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        place, why = builder.place(mark) if mark else where, f"no YAML: {error.problem or error.context}"
+    except ReaderError as error:
+        before = text[: error.position]
+        place = builder.placed(before.count("\n"), len(before) - before.rfind("\n") - 1)
+        why = f"no YAML: the character {text[error.position]!r} is not allowed"
+    except RecursionError:
+        place, why = where, "nested too deeply to be read"
+    except (ValueError, OverflowError) as error:  # PyYAML's own, for escapes and directives beyond what Python holds
+        place, why = where, f"no YAML: {error}"
+    document.faults.append(Fault("", place, why))
+    return None
 
 
 def from_values(values: Mapping[Any, Any], source: str) -> Document:
     """Take in a recipe that was written in Python: containers are copied, everything else stays the object that it is."""
-    document = Document(source)
+    document = Document(source, "python")
 
     def taken(value: Any, path: Path_) -> Any:
         if isinstance(value, Mapping):
@@ -99,21 +115,68 @@ def from_values(values: Mapping[Any, Any], source: str) -> Document:
     return document
 
 
+def read_value(text: str, place: Place) -> Document:
+    """Read one value that is said outside a file, at a character of a line; ``values[""]`` is it, and its parts have places of their own.
+
+    Text that begins with a bracket or a quotation mark is YAML. Any other is a plain scalar as a whole: no comment ends it, and no
+    anchor, alias or tag begins it.
+    """
+    document = Document(place.source, place.origin)
+    builder = _Builder(document, place)
+    plain = text.strip()
+    if not plain.startswith(("{", "[", "'", '"')):
+        kind = _RESOLVER.resolve(yaml.ScalarNode, plain, (True, False))  # type: ignore[no-untyped-call]
+        document.values[""] = builder.scalar(yaml.ScalarNode(kind, plain), ())
+    elif (node := _composed(text, builder)) is not None:
+        if isinstance(node, yaml.MappingNode) and not node.flow_style:
+            document.faults.append(Fault("", place, "a mapping stands in braces, as in {use: k3, coef: 0.1}"))
+        elif text[node.end_mark.column :].strip():
+            document.faults.append(Fault("", builder.place(node.end_mark), "what stands after the value would be lost"))
+        document.values[""] = builder.build(node, (), frozenset())
+    return document
+
+
 def scalar(text: str) -> Any:
     """Return what a value on the command line means, by the same rules as in a file."""
-    document = read_yaml(f"value: {text}", "value")
-    return text if document.faults else document.values.get("value")
+    document = read_value(text, Place("value"))
+    return text if document.faults else document.values[""]
+
+
+def steps(value: Any, dotted: str) -> Path_:
+    """Return a dotted key of a value as a path: a number counts only in a list."""
+    path: Path_ = ()
+    for part in filter(None, dotted.split(".")):
+        if isinstance(value, list):
+            index = int(part) if part.isdecimal() else -1
+            value = value[index] if 0 <= index < len(value) else None
+            path = (*path, index if index >= 0 else part)
+        else:
+            value = value.get(part) if isinstance(value, Mapping) else None
+            path = (*path, part)
+    return path
 
 
 class _Builder:
     """Turns nodes into values; PyYAML's own constructor would drop duplicate keys and all places."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, start: Place | None = None) -> None:
         self.document, self.built = document, 0
+        self.start = start
+        """Where a text of one line begins that is no file."""
+
+    def place(self, mark: Any) -> Place:
+        """Return where a mark of the reader's is."""
+        return self.placed(mark.line, mark.column)
+
+    def placed(self, line: int, column: int) -> Place:
+        """Return the place of a line and a column that are counted from 0."""
+        if self.start is not None:
+            return replace(self.start, column=max(self.start.column, 1) + column)
+        return Place(self.document.source, line + 1, column + 1, self.document.origin)
 
     def build(self, node: yaml.Node, path: Path_, around: frozenset[int]) -> Any:
         self.built += 1
-        self.document.places.setdefault(path, Place(self.document.source, node.start_mark.line + 1, node.start_mark.column + 1))
+        self.document.places.setdefault(path, self.place(node.start_mark))
         if id(node) in around:
             return self._unread(path, "an alias that contains itself")
         if self.built > _LIMIT:
@@ -127,12 +190,12 @@ class _Builder:
             return self._mapping(node, path, around)
         if isinstance(node, yaml.SequenceNode):
             return [self.build(item, (*path, i), around) for i, item in enumerate(node.value)]
-        return self._scalar(node, path)
+        return self.scalar(node, path)
 
     def _mapping(self, node: yaml.MappingNode, path: Path_, around: frozenset[int]) -> dict[str, Any]:
         made: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            place = Place(self.document.source, key_node.start_mark.line + 1, key_node.start_mark.column + 1)
+            place = self.place(key_node.start_mark)
             key = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
             if not isinstance(key, str) or key == "<<":
                 self.document.faults.append(
@@ -140,16 +203,16 @@ class _Builder:
                 )
                 continue
             if key in made:
-                first = self.document.places[(*path, key)].line
-                self.document.faults.append(
-                    Fault(".".join(map(str, (*path, key))), place, f"the key {key!r} stands here again; first on line {first}")
-                )
+                line = self.document.places[(*path, key)].line
+                first = f"; first on line {line}" if line else ""
+                self.document.faults.append(Fault(".".join(map(str, (*path, key))), place, f"the key {key!r} stands here again{first}"))
                 continue
             self.document.places[(*path, key)] = place
             made[key] = self.build(value_node, (*path, key), around)
         return made
 
-    def _scalar(self, node: yaml.Node, path: Path_) -> Any:
+    def scalar(self, node: yaml.Node, path: Path_) -> Any:
+        """Return what a scalar means."""
         tag, text = node.tag.removeprefix(_YAML), str(node.value)
         try:
             if tag == "null":
@@ -170,70 +233,8 @@ class _Builder:
         self.document.unread.add(path)
 
 
-def override(document: Document, assignment: str) -> None:
-    """Apply ``a.b=value`` to a document; a bare component name becomes a mapping where a key of it is set."""
-    path_text, equals, text = assignment.partition("=")
-    source = f"override {assignment!r}"
-    parts: Path_ = tuple(int(p) if p.isdecimal() and len(p) < 9 else p for p in path_text.strip().split("."))
-    if not equals or "" in parts or "\n" in assignment:
-        document.faults.append(Fault("", Place(source), "an override reads a.b=value"))
-        return
-    if broken := _unreadable(path_text, text, source):
-        document.faults.append(broken)
-        return
-    here: Any = document.values
-    for i, part in enumerate(parts[:-1]):
-        inner = _step(here, part)
-        if inner is None:
-            inner = {}
-            document.places.setdefault(parts[: i + 1], Place(source))
-        elif isinstance(inner, str) or callable(inner):
-            inner = {"use": inner}
-        elif not isinstance(inner, (dict, list)):
-            document.faults.append(
-                Fault(path_text, Place(source), f"{'.'.join(map(str, parts[: i + 1]))} is {_said(inner)} and has no parts")
-            )
-            return
-        if not _store(here, part, inner):
-            document.faults.append(Fault(path_text, Place(source), f"the list has no entry {part!r}"))
-            return
-        here = inner
-    if not _store(here, parts[-1], scalar(text)):
-        document.faults.append(Fault(path_text, Place(source), f"the list has no entry {parts[-1]!r}"))
-        return
-    for known in [p for p in document.places if p[: len(parts)] == parts]:
-        del document.places[known]
-    document.places[parts] = Place(source)
-
-
-def _unreadable(path: str, text: str, source: str) -> Fault | None:
-    """Return what is wrong with a value that is meant as a mapping, a list or a quoted text: it must not pass for plain text."""
-    if not text.lstrip().startswith(("{", "[", "'", '"')):
-        return None
-    first = next(iter(read_yaml(f"value: {text}", "value").faults), None)
-    if first is None:
-        return None
-    at = min(len(text), max(first.place.column - len("value: "), 1)) + len(path) + 1 if first.place.line == 1 else len(path) + 1 + len(text)
-    return Fault(path.strip(), Place(source), f"{first.message} (character {at})")
-
-
-def _step(here: Any, part: str | int) -> Any:
-    if isinstance(here, list):
-        return here[part] if isinstance(part, int) and part < len(here) else None
-    return here.get(str(part))
-
-
-def _store(here: Any, part: str | int, value: Any) -> bool:
-    if isinstance(here, list):
-        if not isinstance(part, int) or part >= len(here):
-            return False
-        here[part] = value
-    else:
-        here[str(part)] = value
-    return True
-
-
-def _said(value: Any) -> str:
+def said(value: Any) -> str:
+    """Return what a value is, in words."""
     if isinstance(value, Mapping):
         return "a mapping"
     if isinstance(value, Sequence) and not isinstance(value, str):

@@ -198,7 +198,7 @@ def coefficient_of(coefficient: Coefficient, memory: Memory, stage: str, step: T
         return torch.full_like(step, coefficient.fixed or 0.0)
     state = memory.state(coefficient.key, bound) if bound.component.stateful else None
     special = {"step": step, "state": state, "measured": memory.measured(coefficient.key, step)}
-    out = bound.component.function(*(special[name] for name, _, _ in bound.levels), **bound.params)
+    out = bound.call([special[name] for name, _, _ in bound.levels])
     if bound.component.stateful:
         if not (isinstance(out, tuple) and len(out) == 2):
             raise ColumnError(f"{bound.who} names 'state' and must return (coefficient, new_state).")

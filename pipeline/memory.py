@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..batch import Ranks, Sequences
 from ..numerics import accumulator, safe_divide
-from ..registry import Level, LossaryError, Measured
+from ..registry import ColumnError, Level, LossaryError, Measured
 from .bound import Bound
 
 
@@ -37,9 +37,8 @@ class Memory:
     def state(self, key: str, bound: Bound) -> Mapping[str, Any]:
         """Return a component's current state, made by its ``init`` the first time."""
         if key not in self._current:
-            init = bound.component.init
-            assert init is not None
-            self._current[key] = init(**bound.params)
+            assert bound.component.init is not None
+            self._current[key] = _a_mapping(bound.call([], bound.component.init), bound.who)
         return self._current[key]
 
     def forget(self, stage: str) -> None:
@@ -52,7 +51,7 @@ class Memory:
 
     def wait(self, stage: str, key: str, state: Mapping[str, Any]) -> None:
         """Keep a new state until the step is committed."""
-        self._waiting[stage][key] = state
+        self._waiting[stage][key] = _a_mapping(state, f"the component of {key!r}")
 
     def measured(self, key: str, like: Tensor) -> Measured:
         """Return what the last committed step measured for a coefficient; zeros before the first."""
@@ -103,6 +102,12 @@ class Memory:
         self._measured = dict(saved["measured"])
         self.forget("estimate")
         self.forget("weigh")
+
+
+def _a_mapping(state: Any, who: str) -> Mapping[str, Any]:
+    if not isinstance(state, Mapping):
+        raise ColumnError(f"{who} gave the state {type(state).__name__}; expected {{name: tensor or number}}.")
+    return state
 
 
 def observed(x: Tensor, sequences: Sequences, level: Level) -> Tensor:

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.resources import files
+from os import environ
+from os.path import isdir, isfile  # unlike those of Path they are content with any text
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,10 @@ import yaml
 from pydantic import BaseModel
 
 from ..registry import Fault, LossaryError, Place, RecipeError, faults_of, file_inside, listing, nearest
-from .document import Document, from_values, override, read_yaml
-
-SECTIONS = (
-    "plugins", "old_log_prob", "empty", "approximate", "compile", "aggregation", "reward", "filter", "advantage", "correction", "policy_loss", "kl",
-    "entropy", "value_loss", "auxiliary",
-)  # fmt: skip
-"""What the pipeline itself reads."""
-TRAINING = ("task", "model", "warm_up", "rollout", "train", "evaluate")
-"""What it leaves to a trainer."""
+from .document import Document, from_values, read_yaml, steps
+from .hinting import ALL, no_training_key
+from .layers import on_its_base
+from .overrides import override, override_by_value, set_by_environment
 
 
 class Recipe:
@@ -27,15 +24,16 @@ class Recipe:
 
     def __init__(self, document: Document, name: str, folder: Path) -> None:
         self.document, self.name, self.folder = document, name, folder
-        for key in document.values:
-            if key not in SECTIONS and key not in TRAINING:
-                hint = nearest(key, (*SECTIONS, *TRAINING)) or f" Sections are {listing((*SECTIONS, *TRAINING))}."
-                document.fault((key,), f"there is no section {key!r}.{hint}")
 
     @property
     def values(self) -> Mapping[str, Any]:
         """The sections."""
         return self.document.values
+
+    @property
+    def variables(self) -> list[str]:
+        """The environment variables that a value of this recipe came from, as ``$NAME``."""
+        return sorted({place.source for place in self.document.places.values() if place.origin == "environment"})
 
     def text(self) -> str:
         """Return the recipe as YAML, callables by import path; in another folder it means the same with ``code`` beside it."""
@@ -74,7 +72,9 @@ class Recipe:
             return None
         found = faults_of(model, raw)
         for key, message in found:
-            path: tuple[str | int, ...] = (name, *(int(p) if p.isdecimal() else p for p in key.split(".") if p))
+            path: tuple[str | int, ...] = (name, *steps(raw, key))
+            if message.startswith("unknown key.") and len(path) == 2:
+                message = no_training_key(message, key, name)
             faults.append(Fault(".".join(map(str, path)), self.document.place(path), message))
         return None if found else model.model_validate(raw)
 
@@ -96,12 +96,15 @@ def bundled_recipes() -> dict[str, str]:
 
 def load_recipe(
     recipe: "str | Path | Mapping[str, Any] | Recipe",
-    overrides: Iterable[str] = (),
+    overrides: Iterable[str] | Mapping[str, Any] = (),
     *,
+    environment: bool | Mapping[str, str] = False,
     more: Mapping[str, list[tuple[str, str]]] | None = None,
 ) -> Recipe:
-    """Read a bundled recipe's name, a path or a dict, and apply ``a.b=value`` overrides.
+    """Read a bundled recipe's name, a path or a dict, and apply what is said elsewhere: first the environment, then ``overrides``.
 
+    ``overrides`` are texts ``a.b=value``, read like values in a file, or ``{"a.b": value}``, taken as they are. ``environment=True``
+    reads variables such as ``LOSSARY_SET__KL__COEF`` (a mapping: only these), as every command does; without it no variable is looked at.
     ``more`` holds recipes that plugins brought. A file or name that is not there raises ``RecipeError``; faults of the text itself are
     kept and raised by ``compose`` together with all others.
     """
@@ -112,8 +115,18 @@ def load_recipe(
         document, name, folder = from_values(recipe, "recipe"), "recipe", Path.cwd()
     else:
         document, name, folder = _read(str(recipe), more or {})
-    for assignment in overrides:
-        override(document, assignment)
+    document = on_its_base(document, folder, lambda said: _read(said, more or {}))
+    if environment:
+        set_by_environment(document, environ if environment is True else environment)
+    if isinstance(overrides, Mapping):
+        for path, value in overrides.items():
+            override_by_value(document, str(path), value)
+    else:
+        for assignment in [overrides] if isinstance(overrides, str) else overrides:
+            override(document, assignment)
+    for key in [k for k, value in document.values.items() if value is None and k in ALL]:
+        if document.place((key,)).origin in ("environment", "override"):
+            del document.values[key]  # null in a file is a slip; here it is the one way to take a section out
     return Recipe(document, name, folder)
 
 
@@ -123,14 +136,14 @@ def _read(said: str, more: Mapping[str, list[tuple[str, str]]]) -> tuple[Documen
     if len(said) > 1000:
         raise RecipeError([Fault("", Place(f"{said[:20]!r}..."), "too long for a name or a path.")])
     path = Path(said)
-    if path.is_dir() and said not in bundled_recipes():
+    if isdir(path) and said not in bundled_recipes():
         raise RecipeError([Fault("", Place(said), f"is a folder.{nearest(said, [str(p) for p in path.glob('*.y*ml')])}")])
-    if path.suffix in {".yaml", ".yml"} or path.is_file():
-        if not path.is_file():
-            beside = [p.name for p in path.parent.glob("*.y*ml")] if path.parent.is_dir() else []
+    if path.suffix in {".yaml", ".yml"} or isfile(path):
+        if not isfile(path):
+            beside = [p.name for p in path.parent.glob("*.y*ml")] if isdir(path.parent) else []
             raise RecipeError([Fault("", Place(said), f"there is no such file.{nearest(path.name, beside)}")])
         try:
-            return read_yaml(path.read_text("utf-8"), said), path.stem, path.resolve().parent
+            return read_yaml(path.read_text("utf-8-sig"), said), path.stem, path.resolve().parent
         except (OSError, UnicodeDecodeError) as error:
             raise RecipeError([Fault("", Place(said), f"cannot be read: {error}")]) from error
     box = bundled_recipes()

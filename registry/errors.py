@@ -35,14 +35,18 @@ class ComponentError(LossaryError):
 
 @dataclass(frozen=True)
 class Place:
-    """Where a value was written: a file (or ``dict``, ``override``) with line and column counted from 1."""
+    """Where a value was written: a file with line and column counted from 1, or a text of one line (an override) with a character of it."""
 
     source: str
     line: int = 0
     column: int = 0
+    origin: str = "file"
+    """``file``, ``base`` (a file that the recipe builds on), ``python``, ``environment`` or ``override``."""
 
     def __str__(self) -> str:
-        return f"{self.source}:{self.line}:{self.column}" if self.line else self.source
+        if self.line:
+            return f"{self.source}:{self.line}:{self.column}"
+        return f"{self.source}, character {self.column}" if self.column else self.source
 
 
 @dataclass(frozen=True)
@@ -62,7 +66,15 @@ class RecipeError(LossaryError):
 
     def __init__(self, faults: Sequence[Fault]) -> None:
         self.faults = tuple(sorted(faults, key=lambda f: (f.place.source, f.place.line, f.place.column)))
-        super().__init__("\n".join(map(str, self.faults)))
+        super().__init__("\n".join(map(str, (*self.faults[:MOST], *_left_out(self.faults)))))
+
+
+MOST = 50
+"""Faults that are spelt out; what is wrong fifty times over is rarely wrong in a fifty-first way."""
+
+
+def _left_out(faults: Sequence[Fault]) -> list[str]:
+    return [f"... and {len(faults) - MOST} more"] if len(faults) > MOST else []
 
 
 def nearest(word: str, among: Iterable[str]) -> str:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, cre
 from pydantic.fields import FieldInfo
 
 from .errors import SignatureError, nearest
+from .renamed import here_called
 
 RESERVED = frozenset({"use", "coef", "aggregation", "apply", "denominator", "decide"})
 """Keys of a recipe's slot, hence no names of hyperparameters."""
@@ -27,9 +28,20 @@ class Strict(BaseModel):
         for part in value if isinstance(value, list | tuple) else (value,):
             if isinstance(part, bool) and (int in leaves or float in leaves) and bool not in leaves:
                 raise ValueError(f"{str(part).lower()} is not a number")
+            if isinstance(part, str) and "_" in part and str not in leaves and (int in leaves or float in leaves) and _spaced(part):
+                raise ValueError(f"{part!r} is not a number; write it without underscores")
             if isinstance(part, str) and part == "None" and type(None) in leaves:
                 raise ValueError("'None' is text; write null for no value")
         return value
+
+
+def _spaced(text: str) -> bool:
+    """Return whether a text is a number but for its underscores, which YAML 1.2 does not read as such and Python does."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def params_model(name: str, hyper: Mapping[str, inspect.Parameter], hints: Mapping[str, Any], where: str) -> type[BaseModel]:
@@ -158,7 +170,7 @@ def _plain(error: Any, model: type[BaseModel]) -> tuple[str, str]:
     shown = "a mapping" if isinstance(said, Mapping) else _written(said) if said is None or isinstance(said, bool) else repr(said)
     if kind == "extra_forbidden":
         inner = _inner(model, loc[:-1])
-        return key, f"unknown key.{nearest(loc[-1], inner.model_fields) or _known(inner)}"
+        return key, f"unknown key.{here_called(loc[-1], inner.model_fields) or nearest(loc[-1], inner.model_fields) or _known(inner)}"
     if kind == "missing":
         return key, "required, but not given"
     limit = {"greater_than": ">", "greater_than_equal": ">=", "less_than": "<", "less_than_equal": "<="}.get(kind)

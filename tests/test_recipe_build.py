@@ -87,7 +87,7 @@ def test_what_was_handed_in_stays_the_same_object():
         ({"use": ""}, "'use' must name a policy_loss; it is ''"),
         ({"use": {"a": 1}}, "'use' must name a policy_loss"),
         ("nobody/ppo-clip", "No policy_loss is called 'nobody/ppo-clip'. 'ppo-clip' comes from lossary: say lossary/ppo-clip."),
-        ("k3", "'k3' is registered as kl."),
+        ("k3", "'k3' is a kl, not a policy_loss: it stands under 'kl'."),
         ("no.such.module:f", "'no.such.module:f' cannot be imported: ModuleNotFoundError"),
         ("lossary.algorithms.policy.grpo:grop", "the module has no 'grop'. Did you mean 'grpo'?"),
         ("lossary.algorithms.policy.grpo:__doc__", "is no function but str"),
@@ -232,7 +232,7 @@ def test_apply_is_the_loss_unless_said():
         (float("nan"), "nan is not a number"), ("inf", "'inf' is not a number"), ("adaptive-kl", "'adaptive-kl' is not a number"),
         ({"use": "linaer"}, "No coefficient is called 'linaer'. Did you mean 'linear'?"), ({}, "'use' must name a coefficient"),
         ({"use": "linear", "start": 0}, "required, but not given"), ({"use": "linear", "start": 0, "end": 1, "steps": 0}, "0 is out of bounds"),
-        ({"use": "adaptive-kl", "kl_coef": -1, "target": 1, "horizon": 1}, "-1 is out of bounds"), ({"use": "k3"}, "'k3' is registered as kl"),
+        ({"use": "adaptive-kl", "kl_coef": -1, "target": 1, "horizon": 1}, "-1 is out of bounds"), ({"use": "k3"}, "'k3' is a kl, not a coefficient"),
     ],
 )  # fmt: skip
 def test_a_coefficient_is_a_number_or_a_component(coef, say):

@@ -5,7 +5,8 @@ import re
 import pytest
 
 from lossary import RecipeError, compose, load_recipe
-from lossary.trainer.settings import Settings
+from lossary.pipeline.hinting import TRAINING
+from lossary.trainer.settings import EvaluateSettings, ModelSettings, RolloutSettings, Settings, TrainSettings, WarmUpSettings
 
 MY_LOSSES = """
 from lossary import PerToken, policy_loss
@@ -45,6 +46,69 @@ def params(file, overrides=()):
     return dict(compose(file, overrides).plan.terms[0].bound.params)
 
 
+def test_config_o1_a_misspelt_hyperparameter_names_its_path_and_the_right_one(written):
+    said = refused(
+        written("policy_loss:\n  use: ppo-clip\n  clip_ratio_low: 0.2\n  clip_ratio_hihg: 0.28\n"),
+        "policy_loss.clip_ratio_hihg",
+        "'clip_ratio_high'",
+    )
+    assert "r.yaml:4:3: " in said
+
+
+def test_config_o2_a_key_in_the_wrong_place_or_with_a_hyphen_names_the_right_one(written):
+    refused(written("lr: 1.0e-6\npolicy_loss: ppo-clip\n"), "lr: there is no section 'lr'. It is a key of train and warm_up.")
+    refused(written("policy_loss: {use: ppo-clip, clip-ratio-low: 0.2}\n"), "policy_loss.clip-ratio-low", "Did you mean 'clip_ratio_low'?")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("clip_ratio_high: 0.3\npolicy_loss: ppo-clip\n", "clip_ratio_high: there is no section 'clip_ratio_high'. It is a key of policy_loss."),
+        ("coef: 0.3\npolicy_loss: ppo-clip\nkl: {use: k3, coef: 1}\n", "coef: there is no section 'coef'. It is a key of kl and policy_loss."),
+        ("ppo-clip: {clip_ratio_high: 0.3}\npolicy_loss: ppo-clip\n", "'ppo-clip' is a policy_loss: write policy_loss: ppo-clip."),
+        ("policy-loss: ppo-clip\nvalue_loss: clipped-mse\n", "there is no section 'policy-loss'. Did you mean 'policy_loss'?"),
+        ("policy_loss: ppo-clip\nkl: {use: k3, coef: 1, clip_ratio_high: 0.3}\n", "kl.clip_ratio_high: unknown key: 'clip_ratio_high' is a key of policy_loss, not of kl."),
+        ("policy_loss: {use: ppo-clip, apply: reward}\n", "policy_loss.apply: unknown key: 'apply' is a key of kl, not of policy_loss."),
+        ("policy_loss: {use: ppo-clip, lam: 0.9}\nadvantage: gae\n", "policy_loss.lam: unknown key: 'lam' is a key of advantage, not of policy_loss."),
+        ("policy_loss: {use: ppo-clip, lam: 0.9}\n", "policy_loss.lam: unknown key: 'lam' is a key of advantage, not of policy_loss."),
+        ("policy_loss: {use: ppo-clip, epochs: 4}\n", "policy_loss.epochs: unknown key: 'epochs' is a key of train, not of policy_loss."),
+        ("policy_loss: ppo-clip\nadvantage: {use: gae, aggregation: token-mean}\n", "'aggregation' is a key of policy_loss, not of advantage."),
+        ("policy_loss: {use: ppo-clip, entropy: 0.1}\n", "'entropy' is a section of its own, not a key of policy_loss."),
+        ("policy_loss: ppo-clip\nkl: {use: k3, coeff: 1, coef: 1}\n", "kl.coeff: unknown key. Did you mean 'coef'?"),
+        ("policy_loss: ppo-clip\nkl: {use: gae, coef: 1}\n", "kl.use: 'gae' is an advantage, not a kl: it stands under 'advantage'."),
+        ("policy_loss: {use: kl-cov, clip_cov_ratio: 0.1}\n", "clip_cov_ratio: unknown key. Did you mean"),
+        ("policy_loss: sft\n", "'sft' is an auxiliary_loss, not a policy_loss: it stands under 'auxiliary'."),
+        ("policy_loss: ppo-clip\nkl: {use: k3, coef: {use: cosine-annealing, start: 1}}\n", "No coefficient is called 'cosine-annealing'. Did you mean 'cosine'?"),
+    ],
+)  # fmt: skip
+def test_what_stands_in_the_wrong_section_is_told_the_right_one(text, said, written):
+    refused(written(text), said)
+
+
+def test_a_key_of_the_trainer_in_another_section_of_its(written):
+    file = written("policy_loss: reinforce\ntask: sort-letters\ntrain: {samples_per_prompt: 4}\n")
+    refused(file, "train.samples_per_prompt: unknown key: 'samples_per_prompt' is a key of rollout, not of train.", trainer=True)
+
+
+def test_the_hints_know_the_keys_of_the_trainer():
+    fields = {
+        "model": ModelSettings,
+        "warm_up": WarmUpSettings,
+        "rollout": RolloutSettings,
+        "train": TrainSettings,
+        "evaluate": EvaluateSettings,
+    }
+    assert {name: set(keys) for name, keys in TRAINING.items() if name != "task"} == {
+        name: set(m.model_fields) for name, m in fields.items()
+    }
+
+
+def test_config_o3_an_old_name_is_told_the_new_ones_and_never_rewritten(written):
+    for old in ("cliprange", "clip_range", "eps_clip", "epsilon"):
+        refused(written(f"policy_loss: {{use: ppo-clip, {old}: 0.2}}\n"), old, "Here it is called 'clip_ratio_high' and 'clip_ratio_low'.")
+    refused(written("policy_loss: ppo-clip\nvalue_loss: {use: clipped-mse, cliprange: 0.2}\n"), "Here it is called 'cliprange_value'.")
+
+
 @pytest.mark.parametrize("spelling", ["3e-6", "3E-6", "3.0e-6", "0.000003", "'3e-6'"])
 def test_config_o4_a_number_is_a_number_however_it_is_spelt(spelling, written):
     file = written(
@@ -80,6 +144,18 @@ def test_config_o7_a_key_stands_once(written):
     )
 
 
+def test_config_o9_the_environment_gives_typed_values(written, monkeypatch):
+    file = written("policy_loss: ppo-clip\nadvantage: rloo\ntask: sort-letters\nmodel: {tied: true}\ntrain: {epochs: 1}\n")
+    monkeypatch.setenv("LOSSARY_SET__MODEL__TIED", "False")
+    monkeypatch.setenv("LOSSARY_SET__TRAIN__EPOCHS", "3")
+    settings = Settings.of(load_recipe(file, environment=True))
+    assert settings.model.tied is False
+    assert (settings.train.epochs, type(settings.train.epochs)) == (3, int)
+    monkeypatch.setenv("LOSSARY_SET__MODEL__TIED", "Flase")
+    with pytest.raises(RecipeError, match=r"^\$LOSSARY_SET__MODEL__TIED: model.tied: 'Flase' is not true or false$"):
+        Settings.of(load_recipe(file, environment=True))
+
+
 def test_config_o10_a_hyperparameter_of_another_loss_names_this_one_only(written):
     said = refused(written("policy_loss: {use: reinforce, clip_ratio_low: 0.2}\n"), "clip_ratio_low", "reinforce", "It takes none")
     assert not re.search("gspo|ppo|grpo", said)
@@ -104,6 +180,18 @@ def test_config_o12_a_misspelt_or_absent_name_is_no_default(written):
     refused(written("policy_loss: {use: null}\n"), "'use' must name a policy_loss; it is null; known: ", "ppo-clip")
     refused(written("policy_loss: null\n"), "expected the name of a policy_loss, or a mapping with 'use'; it is null")
     refused(written("policy_loss: {clip_ratio_low: 0.2}\n"), "'use' must name a policy_loss")
+
+
+def test_config_o13_two_losses_and_two_learning_rates_are_four_runs(written):
+    """Whole components vary as values of a path: none keeps what belongs to another."""
+    file = written("policy_loss: ppo-clip\nadvantage: rloo\ntask: sort-letters\n")
+    losses, rates = ("{use: ppo-clip, clip_ratio_low: 0.1}", "reinforce"), ("1e-6", "2e-6")
+    runs = [Settings.of(load_recipe(file, [f"policy_loss={loss}", f"train.lr={rate}"])) for loss in losses for rate in rates]
+    assert [(r.plan.terms[0].bound.component.name, r.train.lr) for r in runs] == [
+        ("ppo-clip", 1e-6), ("ppo-clip", 2e-6), ("reinforce", 1e-6), ("reinforce", 2e-6),
+    ]  # fmt: skip
+    assert [r.plan.terms[0].bound.params.get("clip_ratio_low") for r in runs] == [0.1, 0.1, None, None]
+    assert {type(r.train.lr) for r in runs} == {float}
 
 
 def test_config_o14_a_number_with_a_letter_is_none(written):
