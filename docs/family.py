@@ -27,11 +27,6 @@ SCOPES = {
     "group": "A token's result depends on its group: the answers to one prompt stay in one micro-batch.",
     "step": "A token's result depends on the whole step: a batch is not cut, or the recipe says that an approximation will do.",
 }
-CLAIMS = {
-    "on-policy-gradient": "On policy its gradient is the plain policy gradient.",
-    "zero-at-equality": "It is 0 where both policies agree.",
-    "non-negative": "It is never negative.",
-}
 FRAMEWORKS = {
     "verl": "verl",
     "trl": "TRL",

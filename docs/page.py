@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterable
 
 from example import recipe_of
-from family import CLAIMS, FRAMEWORKS, SCOPES, TITLES, Zoo, markdown, paper, table
+from family import FRAMEWORKS, SCOPES, TITLES, Zoo, markdown, paper, table
 from inert import clean, code, literal
 from restructured import inline, to_myst
 
@@ -13,6 +13,7 @@ from lossary.cli.portrait import Picture
 from lossary.cli.portrait.examples import required
 from lossary.cli.sections import keys_of, must_be_said, section_of
 from lossary.registry import FIELDS, Component, Level, bounds_of
+from lossary.registry.claims import CLAIMS
 
 
 def component_page(zoo: Zoo, c: Component, picture: Picture | None) -> str:
@@ -104,7 +105,7 @@ def _reads(c: Component, link: Callable[[str], str | None]) -> list[str]:
 def _traits(c: Component) -> list[str]:
     losses = c.kind.columns and c.kind.name not in ("coefficient", "reward", "filter")
     said = [SCOPES.get(c.scope, c.scope)] if losses else []
-    said += [CLAIMS.get(claim, claim) for claim in c.claims]
+    said += [CLAIMS[claim][1] for claim in c.claims]
     if c.stateful:
         said.append("It keeps state between steps, which is saved with a checkpoint.")
     lines = [f"- {line}" for line in said]

@@ -1,7 +1,7 @@
 """A component: a pure function whose signature is its contract."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints, overload
 
 from pydantic import BaseModel
 
+from .claims import checked_claims, checked_deviations
 from .errors import SignatureError, listing, nearest
 from .fields import FIELDS, Level
 from .kinds import KINDS, Kind
@@ -18,7 +19,6 @@ from .rules import Rule
 F = TypeVar("F", bound=Callable[..., Any])
 MARK = "__lossary__"
 SCOPES = ("token", "sequence", "group", "step")
-CLAIMS = ("on-policy-gradient", "zero-at-equality", "non-negative")
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ class Component:
     requires: Mapping[str, str] = field(default_factory=dict)
     """``{hyperparameter: rule}``: what a recipe must keep to."""
     claims: tuple[str, ...] = ()
+    deviates: Mapping[str, str] = field(default_factory=dict)
+    """``{check of the conformance kit: why it does not hold}``."""
     compat: Mapping[str, str] = field(default_factory=dict)
     """``{framework: how it calls this, and which settings reproduce it}``."""
     init: Callable[..., Mapping[str, Any]] | None = None
@@ -101,7 +103,8 @@ class Decorator:
     cut accordingly. ``suits`` names settings that it is meant for, as ``{"aggregation": "seq-mean-token-mean"}`` or
     ``{"clip_ratio_high": "<= 0.05"}``; others give a warning when a recipe is composed. ``requires`` holds rules of
     the same form that are an error to break, as ``{"lower": "<= upper"}``. ``claims`` are tested by the conformance
-    kit. ``compat`` says for a framework how it calls this and which settings reproduce it. ``params`` replaces the model made from the keyword-only parameters, for rules across fields. ``init`` gives the first state
+    kit (``registry.claims.CLAIMS`` are all there are); ``deviates`` says for a check of the kit why it does not hold, as
+    ``{"finite-at-extremes": "the reason"}``. ``compat`` says for a framework how it calls this and which settings reproduce it. ``params`` replaces the model made from the keyword-only parameters, for rules across fields. ``init`` gives the first state
     of a component that names ``state``. A signature that its kind does not allow raises ``SignatureError``.
     """
 
@@ -121,7 +124,8 @@ class Decorator:
         scope: str = "sequence",
         suits: Mapping[str, str] | None = None,
         requires: Mapping[str, str] | None = None,
-        claims: tuple[str, ...] = (),
+        claims: Iterable[str] = (),
+        deviates: Mapping[str, str] | None = None,
         compat: Mapping[str, str] | None = None,
         params: type[BaseModel] | None = None,
         init: Callable[..., Mapping[str, Any]] | None = None,
@@ -137,7 +141,8 @@ class Decorator:
         scope: str = "sequence",
         suits: Mapping[str, str] | None = None,
         requires: Mapping[str, str] | None = None,
-        claims: tuple[str, ...] = (),
+        claims: Iterable[str] = (),
+        deviates: Mapping[str, str] | None = None,
         compat: Mapping[str, str] | None = None,
         params: type[BaseModel] | None = None,
         init: Callable[..., Mapping[str, Any]] | None = None,
@@ -146,7 +151,19 @@ class Decorator:
 
         def mark(function: F) -> F:
             made = describe(
-                function, self.kind, name, aliases, paper, scope, suits or {}, requires or {}, claims, compat or {}, params, init
+                function,
+                self.kind,
+                name,
+                aliases,
+                paper,
+                scope,
+                suits or {},
+                requires or {},
+                claims,
+                compat or {},
+                params,
+                init,
+                deviates,
             )
             try:
                 setattr(function, MARK, made)
@@ -180,16 +197,17 @@ def describe(
     scope: str = "sequence",
     suits: Mapping[str, str] | None = None,
     requires: Mapping[str, str] | None = None,
-    claims: tuple[str, ...] = (),
+    claims: Iterable[str] = (),
     compat: Mapping[str, str] | None = None,
     params: type[BaseModel] | None = None,
     init: Callable[..., Mapping[str, Any]] | None = None,
+    deviates: Mapping[str, str] | None = None,
 ) -> Component:
     """Read a function's signature into a ``Component``; also how an undecorated callable becomes one."""
     called = str(name or getattr(function, "__name__", type(function).__name__)).replace("_", "-")
     place = _place(function)
     where = f"{place}: {kind.name} {called!r}"
-    _check_traits(where, name or "", aliases, scope, claims)
+    _check_traits(where, name or "", aliases, scope)
     hints, signature = _read(function, where)
     inputs, hyper = [], {}
     for p in signature.parameters.values():
@@ -212,7 +230,8 @@ def describe(
         scope=scope,
         suits=dict(suits or {}),
         requires=dict(requires or {}),
-        claims=claims,
+        claims=checked_claims(claims, kind.name, where),
+        deviates=checked_deviations(deviates or {}, where),
         compat=dict(compat or {}),
         init=init,
         weighs=_promises(hints.get("return"), 0),
@@ -229,16 +248,13 @@ def describe(
     return made
 
 
-def _check_traits(where: str, name: str, aliases: tuple[str, ...], scope: str, claims: tuple[str, ...]) -> None:
-    if isinstance(aliases, str) or isinstance(claims, str):
+def _check_traits(where: str, name: str, aliases: tuple[str, ...], scope: str) -> None:
+    if isinstance(aliases, str):
         raise SignatureError(f'{where}: aliases and claims are tuples of names; write ("name",) for a single one.')
     if bad := [n for n in (name, *aliases) if set(n) & set("/:. ")]:
         raise SignatureError(f"{where}: the name {bad[0]!r} holds a slash, a colon, a dot or a space, which mean something in a recipe.")
     if scope not in SCOPES:
         raise SignatureError(f"{where}: scope is {scope!r}; it must be one of {listing(SCOPES)}.{nearest(scope, SCOPES)}")
-    for claim in claims:
-        if claim not in CLAIMS:
-            raise SignatureError(f"{where} claims {claim!r}; known claims are {listing(CLAIMS)}.{nearest(claim, CLAIMS)}")
 
 
 def _read(function: Callable[..., Any], where: str) -> tuple[dict[str, Any], inspect.Signature]:

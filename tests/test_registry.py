@@ -72,7 +72,7 @@ def test_everything_a_decorator_is_told_is_kept():
 
     @advantage_estimator(
         name="my_loss", aliases=("low_var", "other"), paper="arXiv:1", scope="group", suits={"aggregation": "token-mean"},
-        claims=("on-policy-gradient",), init=start,
+        claims=("shift_invariant",), deviates={"scope": "why"}, init=start,
     )  # fmt: skip
     def f(advantages: PerToken, state: Any, *, alpha: float = 0.5) -> tuple[PerToken, dict[str, Any]]:
         """One line.
@@ -84,7 +84,8 @@ def test_everything_a_decorator_is_told_is_kept():
     made = component_of(f)
     assert made.kind is KINDS["advantage"]
     assert (made.name, made.aliases, made.paper, made.scope) == ("my-loss", ("low-var", "other"), "arXiv:1", "group")
-    assert (made.suits, made.claims, made.init) == ({"aggregation": "token-mean"}, ("on-policy-gradient",), start)
+    assert (made.suits, made.claims, made.init) == ({"aggregation": "token-mean"}, ("shift-invariant",), start)
+    assert made.deviates == {"scope": "why"}
     assert (made.summary, made.doc) == ("One line.", "One line.\n\nMore of it.")
     assert made.stateful
     assert made.columns == ("advantages", "state")

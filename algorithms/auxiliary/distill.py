@@ -23,7 +23,8 @@ AdaptiveKlAlpha = Annotated[Fraction, "adaptive: the most that the teacher's lea
     aliases=("gkd",),
     paper="arXiv:2306.13649",
     scope="token",
-    claims=("non-negative",),
+    claims=("non-negative", "zero-at-equality"),
+    deviates={"gradient@divergence=adaptive": "The weight of its two sides is held still inside an operation of its own."},
     compat={
         "trl": "GKD and DistillationTrainer: `divergence: jsd`; beta and temperature as there.",
         "liger-kernel": "`divergence: jsd`; beta and temperature as there.",

@@ -17,6 +17,7 @@ Scale = Annotated[
     aliases=("grpo_vectorized",),
     paper="arXiv:2402.03300",
     scope="group",
+    deviates={"scope@scale=batch-std": "The deviation of the whole step divides, so that a group does not stand alone."},
     compat={
         "verl": "`grpo`, singleton: reward; without norm_adv_by_std_in_grpo scale: none; rewards under the mask count there.",
         "trl": "epsilon: 1e-4; scale_rewards 'batch' is scale: batch-std, 'none' is scale: none.",

@@ -21,6 +21,7 @@ Scale = Annotated[
     aliases=("sum_then_normalize",),
     paper="arXiv:2402.03300",
     scope="group",
+    deviates={"scope@scale=batch-std": "The deviation of the whole step divides, so that a group does not stand alone."},
     compat={
         "trl": "use `grpo-components: {epsilon: 1e-4}`; scale_rewards 'batch' is `scale: batch-std`, 'none' is `scale: none`; its RLOO is "
         "`baseline: others` with `scale: none`.",

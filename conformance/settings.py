@@ -1,0 +1,61 @@
+"""Hyperparameters to try a component with: its defaults, an example where there is none, and each other choice that it offers."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import ValidationError
+
+from ..registry import Component
+
+SMALL: Mapping[str, Any] = {
+    "value": 0.5, "start": 1.0, "end": 0.1, "steps": 4, "kl_coef": 0.1, "target": 0.1, "horizon": 10.0, "divisor": 5.0,
+    "loss_scale_factor": 5.0, "max_resp_len": 4, "overlong_buffer_len": 2,
+}  # fmt: skip
+"""Examples that mean something for a batch of few tokens."""
+
+
+def settings_of(component: Component, usual: Mapping[str, Any] = SMALL) -> dict[str, Any]:
+    """Return a value for every hyperparameter: its default, or what ``usual`` says of its name, or the least that its bounds allow."""
+    asked = {k: f for k, f in component.params.model_fields.items() if f.is_required()}
+    return _whole(component, {k: usual[k] if k in usual else _example(f.annotation, f.metadata) for k, f in asked.items()})
+
+
+def choices_of(component: Component, settings: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield the settings, and them with each other choice among named ones or of true and false, where the component allows it."""
+    yield dict(settings)
+    for name, field in component.params.model_fields.items():
+        offered = [x for leaf in _leaves(field.annotation) for x in leaf]
+        for value in offered:
+            if value == settings[name] or (value is None and settings[name] is None):
+                continue
+            try:
+                yield _whole(component, {**settings, name: value})
+            except ValidationError:  # its own rules forbid the pair
+                continue
+
+
+def _whole(component: Component, said: Mapping[str, Any]) -> dict[str, Any]:
+    told = component.params.model_validate(dict(said))
+    return {name: getattr(told, name) for name in component.params.model_fields}
+
+
+def _leaves(hint: Any) -> Iterator[tuple[Any, ...]]:
+    if get_origin(hint) is Literal:
+        yield get_args(hint)
+    elif hint is bool:
+        yield (False, True)
+    elif get_origin(hint) not in (list, tuple, dict):
+        for a in get_args(hint):
+            yield from _leaves(a)
+
+
+def _example(annotation: Any, metadata: list[Any]) -> Any:
+    for leaf in _leaves(annotation):
+        return leaf[0]
+    above = [getattr(m, "gt", getattr(m, "ge", None)) for m in metadata]
+    least = max((float(x) for x in above if x is not None), default=0.0)
+    below = [getattr(m, "lt", getattr(m, "le", None)) for m in metadata]
+    most = min((float(x) for x in below if x is not None), default=float("inf"))
+    value = (least + most) / 2 if most < float("inf") else least + 1
+    inside = {annotation, *get_args(annotation)}
+    return int(value) if int in inside and float not in inside else "" if str in inside and float not in inside else value

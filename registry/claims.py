@@ -1,0 +1,59 @@
+"""What a component may promise beyond its kind: a closed list, each claim tested by the conformance kit."""
+
+from collections.abc import Iterable, Mapping
+
+from .errors import SignatureError, listing, nearest
+
+CLAIMS: Mapping[str, tuple[tuple[str, ...], str]] = {
+    "on-policy-gradient": (("policy_loss",), "On policy its gradient is the plain policy gradient."),
+    "on-policy-direction": (
+        ("policy_loss",),
+        "On policy its gradient pushes a sequence up where its advantage is positive and down where it is negative.",
+    ),
+    "pulls-back": (("policy_loss",), "A token that has moved against its advantage is still pulled back."),
+    "zero-at-equality": (
+        ("kl", "value_loss", "auxiliary_loss"),
+        "It is 0 where the two sides that it compares agree.",
+    ),
+    "non-negative": (("kl", "value_loss", "auxiliary_loss"), "It is never negative."),
+    "unbiased": (("kl",), "On policy its mean over the tokens that might have been sampled is the KL."),
+    "unbiased-gradient": (("kl",), "On policy the mean of its gradient is the gradient of the KL."),
+    "sums-to-one": (("aggregation",), "The weights of a step add up to 1."),
+    "shift-invariant": (("advantage",), "The same amount more for every sequence changes no advantage."),
+    "scale-invariant": (("advantage",), "Rewards in another unit give the same advantages."),
+    "scale-equivariant": (("advantage",), "Rewards twice as large give advantages twice as large."),
+    "group-centred": (("advantage",), "The advantages of a group add up to 0."),
+    "causal": (("advantage",), "What was paid before a token does not change its advantage."),
+    "zero-at-perfect-values": (("advantage",), "A critic that knew the rewards to come leaves every advantage at 0."),
+    "neutral-at-agreement": (("correction",), "Where sampler and trainer agree every token weighs 1 and stays."),
+}
+"""``{claim: (kinds that may make it, what it says)}``."""
+
+
+def checked_claims(claims: Iterable[str], kind: str, where: str) -> tuple[str, ...]:
+    """Return claims as they are spelt; one that nobody knows, or that this kind cannot make, raises ``SignatureError``."""
+    if isinstance(claims, str):
+        raise SignatureError(f'{where}: aliases and claims are tuples of names; write ("name",) for a single one.')
+    found = []
+    for claim in claims:
+        spelt = str(claim).replace("_", "-")
+        if spelt not in CLAIMS:
+            raise SignatureError(f"{where} claims {claim!r}; known claims are {listing(CLAIMS)}.{nearest(spelt, CLAIMS)}")
+        kinds = CLAIMS[spelt][0]
+        if kind not in kinds:
+            possible = [name for name, (may, _) in CLAIMS.items() if kind in may]
+            raise SignatureError(
+                f"{where} claims {claim!r}, which only a {listing(kinds)} can; of kind {kind} there are {listing(possible)}."
+            )
+        found.append(spelt)
+    return tuple(found if isinstance(claims, list | tuple) else sorted(found))
+
+
+def checked_deviations(deviates: Mapping[str, str], where: str) -> dict[str, str]:
+    """Return declared deviations; one without a reason raises ``SignatureError``. Which checks there are is known to the conformance kit."""
+    if not isinstance(deviates, Mapping):
+        raise SignatureError(f'{where}: deviates says why for each check, as {{"finite-at-extremes": "the reason"}}.')
+    for check, reason in deviates.items():
+        if not isinstance(reason, str) or not reason.strip():
+            raise SignatureError(f"{where} deviates from {check!r} without a reason; say why in a sentence.")
+    return {str(check).replace("_", "-"): reason for check, reason in deviates.items()}
