@@ -11,7 +11,7 @@ from ..registry import PerToken, aggregation
 Divisor = Annotated[float, Field(gt=0, allow_inf_nan=False, description="tokens that count as one step, whatever the batch brings")]
 
 
-@aggregation(scope="token")
+@aggregation(scope="token", deviates={"referenced": "A plain division that needs no source."})
 def constant_divisor(sequences: Sequences, *, divisor: Divisor) -> PerToken:
     r"""Add up all tokens and divide by one number: ``token-sum`` in a unit, where ``seq-mean-token-sum-norm`` still counts sequences.
 

@@ -5,6 +5,7 @@ from ..registry import PerToken, Totals, aggregation
 
 
 @aggregation(
+    claims=("sums-to-one",),
     aliases=("prompt_mean",),
     scope="group",
     compat={

@@ -7,7 +7,7 @@ from ..registry import PerToken, Totals, aggregation
 from ..registry.hyper import Fraction
 
 
-@aggregation
+@aggregation(deviates={"referenced": "No paper or framework is known that has it."})
 def length_power(
     sequences: Sequences,
     totals: Totals,

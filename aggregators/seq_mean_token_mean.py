@@ -5,6 +5,7 @@ from ..registry import PerToken, Totals, aggregation
 
 
 @aggregation(
+    claims=("sums-to-one",),
     aliases=("sequence_mean", "sequence_mean_token_mean"),
     paper="arXiv:2402.03300",
     compat={

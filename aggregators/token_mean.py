@@ -5,6 +5,7 @@ from ..registry import PerToken, Totals, aggregation
 
 
 @aggregation(
+    claims=("sums-to-one",),
     paper="arXiv:2503.14476",
     scope="token",
     compat={

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..registry import Component, Level, bounds_of
 from ..registry.component import check_columns
 from ..registry.errors import SignatureError
+from ..registry.params import boundless
 from .case import Case, Seeded
 from .check import Rule
 from .subject import Off, Result, Subject
@@ -51,11 +52,12 @@ def _referenced(subject: Subject, case: Case) -> None:
 
 
 def _hyperparameters(subject: Subject, case: Case) -> None:
-    for name, kind, bounds, _, said in bounds_of(subject.component.params):
+    model = subject.component.params
+    for name, _, _, _, said in bounds_of(model):
         if not said:
             raise Off(f"what {name} means: Annotated[..., Field(description=...)] or Annotated[..., 'its meaning']", "no word about it")
-        if re.search(r"number|integer", kind) and not bounds and not re.search(r"\bany\b", said):
-            raise Off(f"bounds of {name}: Field(ge=..., le=...), or 'any' in its meaning where every number makes sense", "none")
+    for name in boundless(model):
+        raise Off(f"bounds of {name}: Field(ge=..., le=...); or Field(allow_inf_nan=False), where any number makes sense", "none")
 
 
 def _returns(subject: Subject, case: Case) -> None:

@@ -9,6 +9,8 @@ ClipBelow = Annotated[float, Field(ge=0, le=1, description="how far a ratio may 
 LogRatioBound = Annotated[
     float | None, Field(gt=0, le=80, description="log-ratios are clamped to +- this before exp; null: only where exp would overflow")
 ]
+Real = Annotated[float, Field(allow_inf_nan=False)]
+"""Any number: said where no bound would make sense."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]

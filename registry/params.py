@@ -83,6 +83,15 @@ def bounds_of(model: type[BaseModel]) -> Iterator[tuple[str, str, str, str, str]
         )
 
 
+def boundless(model: type[BaseModel]) -> Iterator[str]:
+    """Yield the numbers that lie between no bounds and do not say ``Field(allow_inf_nan=False)`` either: that any number makes sense."""
+    for name, kind, bounds, _, _ in bounds_of(model):
+        info = model.model_fields[name]
+        marks = [m for part in (info.metadata, *_metadata(info.annotation)) for m in part]
+        if re.search(r"\b(number|integer)", kind) and not bounds and not any(getattr(m, "allow_inf_nan", None) is False for m in marks):
+            yield name
+
+
 def _written(value: Any) -> str:
     return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
 

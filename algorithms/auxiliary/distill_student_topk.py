@@ -9,6 +9,7 @@ from .distill import Beta
 
 
 @auxiliary_loss(
+    claims=("zero-at-equality",),
     paper="arXiv:2601.20802",
     scope="token",
     compat={

@@ -8,6 +8,7 @@ from ...registry.hyper import LogRatioBound
 
 
 @auxiliary_loss(
+    claims=("zero-at-equality",),
     scope="token",
     compat={
         "areal": "distill_loss_weight is coef; weigh: false beside a reward, weigh: true where rl_loss_weight is 0; log_ratio_bound: null.",

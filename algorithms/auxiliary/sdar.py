@@ -8,6 +8,7 @@ from ...registry.hyper import NonNegative
 
 
 @auxiliary_loss(
+    claims=("zero-at-equality",),
     paper="arXiv:2605.15155",
     scope="token",
     compat={

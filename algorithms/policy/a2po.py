@@ -7,7 +7,7 @@ import torch
 from ...batch import Sequences
 from ...numerics import accumulator, safe_divide
 from ...registry import Mean, PerSequence, PerToken, Report, policy_loss
-from ...registry.hyper import Positive
+from ...registry.hyper import Positive, Real
 
 
 @policy_loss(
@@ -27,7 +27,7 @@ def a2po(
     *,
     beta1: Annotated[Positive, "temperature of the soft maximum over the group's rewards [reward]"] = 0.5,
     beta2: Annotated[Positive, "reward per nat: what a sequence's summed log-ratio is multiplied by"] = 1e-3,
-    v_star: Annotated[float | None, "the optimal value of every prompt [reward]; null: from the rewards of its group"] = None,
+    v_star: Annotated[Real | None, "the optimal value of every prompt [reward]; null: from the rewards of its group"] = None,
 ) -> tuple[PerSequence, Report]:
     r"""Fit the sequence's log-ratio to the reference; ``gvpo`` measures against the group's mean, this against the optimal value.
 

@@ -14,7 +14,7 @@ from ...registry.hyper import ClipBelow, Fraction, LogRatioBound, Positive
     aliases=("archer",),
     paper="arXiv:2510.06062",
     scope="sequence",
-    claims=("on-policy-gradient",),
+    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
     suits={"low_entropy_clip": "<= high_entropy_clip"},
     compat={
         "Archer2.0": "its policy loss: the names are its own, though its high_entropy_mask marks the tokens of low entropy.",

@@ -3,14 +3,11 @@
 from typing import Annotated
 
 import torch
-from pydantic import Field
 
 from ...numerics import bounded_log_ratio, clipped_surrogate
 from ...registry import Mean, PerToken, Report, policy_loss
-from ...registry.hyper import ClipBelow, ClipRange, Fraction, LogRatioBound
+from ...registry.hyper import ClipBelow, ClipRange, Fraction, LogRatioBound, Real
 from .covariance import covariance, smallest
-
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 @policy_loss(
@@ -29,8 +26,8 @@ def clip_cov(
     noise: PerToken | None = None,
     *,
     clip_cov_ratio: Annotated[Fraction, "share of the step's tokens that are dropped at most"] = 2e-4,
-    clip_cov_lb: Annotated[Finite, "only tokens whose covariance is above this are dropped"] = 1.0,
-    clip_cov_ub: Annotated[Finite, "only tokens whose covariance is below this are dropped"] = 5.0,
+    clip_cov_lb: Annotated[Real, "only tokens whose covariance is above this are dropped"] = 1.0,
+    clip_cov_ub: Annotated[Real, "only tokens whose covariance is below this are dropped"] = 5.0,
     clip_ratio_low: ClipBelow = 1.0,
     clip_ratio_high: ClipRange = 1.0,
     log_ratio_bound: LogRatioBound = 20.0,

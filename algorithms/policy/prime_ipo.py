@@ -9,6 +9,7 @@ from .prime_rl import held_surrogate
 
 
 @policy_loss(
+    claims=("on-policy-gradient", "on-policy-direction"),
     scope="token",
     suits={"aggregation": "token-mean"},
     compat={

@@ -14,6 +14,7 @@ DppoMaskHigh = Annotated[Fraction, "how far a probability may rise where the adv
 
 
 @policy_loss(
+    claims=("on-policy-gradient", "on-policy-direction"),
     aliases=("prime-rl-default",),
     paper="arXiv:2602.04879",
     scope="token",

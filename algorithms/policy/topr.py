@@ -17,7 +17,7 @@ ImportanceSamplingLevel = Annotated[Literal["sequence", "token"], "whose ratio w
 @policy_loss(
     paper="arXiv:2503.14286",
     scope="sequence",
-    claims=("on-policy-gradient",),
+    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
     suits={"imp_ratio_cap": ">= 1"},
     compat={
         "roll": "`topr`: importance_sampling_level: token, positive_by: reward, log_ratio_bound: null; its weights have the same names.",

@@ -20,7 +20,7 @@ RolloutIsThreshold = Annotated[
 @policy_loss(
     paper="arXiv:2602.10693",
     scope="sequence",
-    claims=("on-policy-gradient",),
+    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
     suits={"rollout_is_threshold": ">= 1"},
     compat={
         "trl": "loss_type vespo; with vLLM's importance sampling in mode token_truncate its clip_max is rollout_is_threshold.",

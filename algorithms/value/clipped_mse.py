@@ -12,7 +12,7 @@ CliprangeValue = Annotated[Positive | None, "how far a value may move from its o
 
 @value_loss(
     scope="token",
-    claims=("non-negative",),
+    claims=("non-negative", "zero-at-equality"),
     compat={
         "verl": "cliprange_value as there, with the actor's aggregation modes.",
         "openrlhf": "value_clip is cliprange_value, and null there is null here.",

@@ -14,7 +14,7 @@ CliprangeValue = Annotated[Positive | None, "how far a value may move from its o
 @value_loss(
     aliases=("value_huber", "clipped_huber"),
     scope="token",
-    claims=("non-negative",),
+    claims=("non-negative", "zero-at-equality"),
     compat={
         "areal": "loss_fn huber: huber_delta is delta, value_eps_clip is cliprange_value.",
     },

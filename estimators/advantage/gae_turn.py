@@ -13,7 +13,11 @@ from ...registry.hyper import Discount
 from .critic import Bootstrap, after_last
 
 
-@advantage_estimator(scope="sequence")
+@advantage_estimator(
+    scope="sequence",
+    claims=("scale-equivariant", "causal", "zero-at-perfect-values"),
+    deviates={"referenced": "No paper or framework is known that has it."},
+)
 def gae_turn(
     token_rewards: PerToken,
     old_values: PerToken,

@@ -14,6 +14,7 @@ Scale = Annotated[
 
 
 @advantage_estimator(
+    claims=("shift-invariant", "scale-invariant", "group-centred"),
     aliases=("grpo_vectorized",),
     paper="arXiv:2402.03300",
     scope="group",

@@ -14,7 +14,7 @@ from .standings import standings
 Draws = Annotated[int, Field(ge=2, le=65536, description="how many answers are drawn, of which the best counts")]
 
 
-@advantage_estimator(paper="arXiv:2505.15201", scope="group")
+@advantage_estimator(paper="arXiv:2505.15201", scope="group", claims=("scale-equivariant",))
 def pkpo(rewards: PerSequence, sequences: Sequences, *, k: Draws = 4) -> PerSequence:
     r"""Credit each answer with how much higher the best of :math:`k` is for its being drawn: ``passk-analytic`` for real rewards.
 

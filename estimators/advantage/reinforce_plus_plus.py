@@ -12,6 +12,7 @@ from .whiten import whiten
 
 
 @advantage_estimator(
+    claims=("shift-invariant", "scale-invariant"),
     paper="arXiv:2501.03262",
     scope="step",
     compat={

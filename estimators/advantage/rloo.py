@@ -6,6 +6,7 @@ from .groups import Singleton, centred
 
 
 @advantage_estimator(
+    claims=("shift-invariant", "scale-equivariant", "group-centred"),
     aliases=("rloo_vectorized",),
     paper="arXiv:2402.14740",
     scope="group",

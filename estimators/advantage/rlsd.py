@@ -9,6 +9,7 @@ from ...registry.hyper import ClipBelow, Fraction
 
 
 @advantage_estimator(
+    claims=("scale-equivariant",),
     aliases=("rlsd_reweight",),
     paper="arXiv:2604.03128",
     scope="token",

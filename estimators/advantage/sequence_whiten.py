@@ -12,6 +12,7 @@ from .groups import rounding_of
 
 
 @advantage_estimator(
+    claims=("shift-invariant", "scale-invariant"),
     aliases=("masked_normalize",),
     scope="sequence",
     compat={

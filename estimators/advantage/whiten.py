@@ -12,6 +12,7 @@ from .groups import rounding_of
 
 
 @advantage_estimator(
+    claims=("shift-invariant", "scale-invariant"),
     scope="step",
     compat={
         "verl": "what its `gae` and both of its REINFORCE++ end with.",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ...registry import coefficient
+from ...registry.hyper import Real
 
 
 @coefficient(
@@ -15,6 +16,11 @@ from ...registry import coefficient
         "roll": "init_kl_coef without adaptation.",
     }
 )
-def constant(*, value: Annotated[float, "what the term is multiplied by"]) -> Tensor:
-    """Return ``value``, whatever happens; a bare number in a recipe means this. 0-d float64."""
+def constant(*, value: Annotated[Real, "what the term is multiplied by"]) -> Tensor:
+    r"""Return ``value``, whatever happens; a bare number in a recipe means this.
+
+    .. math:: c_k = c
+
+    0-d float64, at every step :math:`k`.
+    """
     return torch.tensor(value, dtype=torch.float64)

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from ...numerics import accumulator
 from ...registry import coefficient
-from ...registry.hyper import Count
+from ...registry.hyper import Count, Real
 
 
-@coefficient
+@coefficient(deviates={"referenced": "A plain schedule that needs no source."})
 def cosine(
     step: Tensor,
     *,
-    start: Annotated[float, "the coefficient when the warm-up is over"],
-    end: Annotated[float, "the coefficient once all steps are over"],
+    start: Annotated[Real, "the coefficient when the warm-up is over"],
+    end: Annotated[Real, "the coefficient once all steps are over"],
     steps: Annotated[Count, "how many steps after the warm-up lead from one to the other"],
     warmup_steps: Annotated[int, Field(ge=0, description="steps in which it rises from 0 to start, before the others")] = 0,
 ) -> Tensor:

@@ -6,15 +6,15 @@ from torch import Tensor
 
 from ...numerics import accumulator
 from ...registry import coefficient
-from ...registry.hyper import Count
+from ...registry.hyper import Count, Real
 
 
-@coefficient
+@coefficient(deviates={"referenced": "A plain schedule that needs no source."})
 def linear(
     step: Tensor,
     *,
-    start: Annotated[float, "the coefficient at step 0"],
-    end: Annotated[float, "the coefficient once all steps are over"],
+    start: Annotated[Real, "the coefficient at step 0"],
+    end: Annotated[Real, "the coefficient once all steps are over"],
     steps: Annotated[Count, "how many steps lead from one to the other"],
 ) -> Tensor:
     r"""Return ``start`` at step 0, ``end`` from step ``steps`` on, and the straight line between; it follows time, not the measured term.

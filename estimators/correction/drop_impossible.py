@@ -4,7 +4,7 @@ from ...registry import PerToken, correction
 from .levels import Keep
 
 
-@correction(scope="token")
+@correction(scope="token", deviates={"referenced": "No paper or framework is known that has it."})
 def drop_impossible(log_prob: PerToken) -> Keep:
     r"""Drop a token that the current policy cannot say: no clip makes sense of its ratio, and counting it as ratio 0 shrinks the loss.
 

@@ -14,6 +14,7 @@ M2Threshold = Annotated[Positive, "the mean squared log-ratio of the tokens that
 
 
 @correction(
+    claims=("neutral-at-agreement",),
     paper="arXiv:2510.01161",
     scope="step",
     compat={"areal": "`m2_threshold`, with `denominator: original`; there the moment is that of a micro-batch."},

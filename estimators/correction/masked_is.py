@@ -10,6 +10,7 @@ from .levels import Both, Over, log_ratio, ratio_within
 
 
 @correction(
+    claims=("neutral-at-agreement",),
     aliases=("mis",),
     scope="sequence",
     suits={"lower": "<= 1", "upper": ">= 1"},

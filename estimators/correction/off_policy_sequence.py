@@ -13,6 +13,7 @@ OpsmDelta = Annotated[NonNegative, "mean fall of a sequence's log-probability ab
 
 
 @correction(
+    claims=("neutral-at-agreement",),
     aliases=("opsm", "off-policy-sequence-mask"),
     paper="arXiv:2512.02556",
     scope="sequence",

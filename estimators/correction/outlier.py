@@ -10,6 +10,7 @@ from .levels import Keep, distance, within, without
 
 
 @correction(
+    claims=("neutral-at-agreement",),
     aliases=("outlier-token",),
     scope="sequence",
     suits={"lower": "<= 1", "upper": ">= 1"},

@@ -13,6 +13,7 @@ from .levels import Aggregation, Keep, gathered, within
 
 
 @correction(
+    claims=("neutral-at-agreement",),
     scope="sequence",
     compat={
         "openrlhf": "gating `binary_kl`: the upper threshold is `upper`, level `token` is `agg: token`, `seq` is `mean`; then "

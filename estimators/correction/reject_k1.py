@@ -9,6 +9,7 @@ from .levels import Aggregation, Keep, distance, gathered, ratio_within
 
 
 @correction(
+    claims=("neutral-at-agreement",),
     aliases=("reject-ratio",),
     scope="sequence",
     suits={"lower": "= 1 / upper", "upper": ">= 1"},

@@ -9,6 +9,7 @@ from .levels import Aggregation, Keep, distance, gathered, within
 
 
 @correction(
+    claims=("neutral-at-agreement",),
     scope="sequence",
     compat={
         "verl": "`token_k2`, `seq_sum_k2`, `seq_mean_k2`, `seq_max_k2`: the rest of the name is `agg`, the threshold is `upper`.",

@@ -12,6 +12,7 @@ from .levels import Aggregation, Keep, distance, gathered, within
 
 
 @correction(
+    claims=("neutral-at-agreement",),
     scope="sequence",
     compat={
         "verl": "`token_k3`, `seq_sum_k3`, `seq_mean_k3`, `seq_max_k3`: the rest of the name is `agg`, the threshold is `upper`.",

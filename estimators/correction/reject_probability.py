@@ -7,10 +7,12 @@ import torch
 from ...batch import Sequences
 from ...numerics import probability_shift
 from ...registry import PerToken, correction
+from ...registry.hyper import Real
 from .levels import Aggregation, Keep, gathered, within
 
 
 @correction(
+    claims=("neutral-at-agreement",),
     aliases=("reject-tv",),
     scope="sequence",
     compat={
@@ -27,8 +29,8 @@ def reject_probability(
     turns: PerToken | None = None,
     *,
     agg: Aggregation = "token",
-    lower: Annotated[float | None, "the smallest change of probability from sampler to trainer that stays; null: no bound"] = -0.2,
-    upper: Annotated[float | None, "the largest change of probability from sampler to trainer that stays; null: no bound"] = 0.2,
+    lower: Annotated[Real | None, "the smallest change of probability from sampler to trainer that stays; null: no bound"] = -0.2,
+    upper: Annotated[Real | None, "the largest change of probability from sampler to trainer that stays; null: no bound"] = 0.2,
     absolute: Annotated[bool, "whether the change counts by its size alone"] = False,
 ) -> Keep:
     r"""Keep where the probability has changed little; by ratios (``reject-k1``) rare tokens are rejected most, here the likely ones.

@@ -13,6 +13,7 @@ from .levels import Over, Weight, log_weight
 
 
 @correction(
+    claims=("neutral-at-agreement",),
     aliases=("tis",),
     scope="sequence",
     suits={"cap": ">= 1", "floor": "<= 1"},

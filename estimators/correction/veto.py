@@ -10,6 +10,7 @@ from .levels import Keep, distance, without
 
 
 @correction(
+    claims=("neutral-at-agreement",),
     aliases=("rs-veto",),
     scope="sequence",
     suits={"threshold": "< 1"},

@@ -4,7 +4,9 @@ from ...numerics import binary_kl as coin
 from ...registry import PerToken, kl_estimator
 
 
-@kl_estimator(scope="token", claims=("zero-at-equality", "non-negative"))
+@kl_estimator(
+    scope="token", claims=("zero-at-equality", "non-negative"), deviates={"referenced": "No paper or framework is known that has it."}
+)
 def binary_kl(log_prob: PerToken, ref_log_prob: PerToken) -> PerToken:
     r"""Return the KL between two coins, this token against all the others: exact for a vocabulary of two, else from below.
 

@@ -10,7 +10,7 @@ Direction = Annotated[Literal["reverse", "forward"], "reverse is KL(policy, refe
 
 @kl_estimator(
     scope="token",
-    claims=("zero-at-equality", "non-negative"),
+    claims=("zero-at-equality", "non-negative", "unbiased", "unbiased-gradient"),
     compat={
         "roll": "`full` of its KL kinds, given log-probabilities over the vocabulary: the same without further settings.",
         "verl": "knows the name `full` and raises NotImplementedError.",

@@ -22,7 +22,7 @@ Ratio = Annotated[
 @kl_estimator(
     scope="sequence",
     suits={"cap": "null"},
-    claims=("zero-at-equality",),
+    claims=("zero-at-equality", "unbiased"),
     compat={
         "trl": "use_bias_correction_kl (its default) with importance_sampling_level: sequence: log_ratio_bound: null, importance_cap: null.",
     },

@@ -11,7 +11,7 @@ from .gradient import Anchor, Cap, Gradient, ImportanceCap, shaped
     paper="http://joschu.net/blog/kl-approx.html",
     scope="token",
     suits={"apply": "reward", "cap": "null"},
-    claims=("zero-at-equality",),
+    claims=("zero-at-equality", "unbiased"),
     compat={
         "verl": "`kl`, `k1`: log_ratio_bound: null. `k1+`: also gradient: straight-through.",
         "skyrl": "`k1`: log_ratio_bound: null.",

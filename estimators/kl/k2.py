@@ -11,7 +11,7 @@ from .gradient import Anchor, Cap, Gradient, ImportanceCap, shaped
     paper="http://joschu.net/blog/kl-approx.html",
     scope="token",
     suits={"cap": "null"},
-    claims=("zero-at-equality", "non-negative"),
+    claims=("zero-at-equality", "non-negative", "unbiased-gradient"),
     compat={
         "verl": "`mse`, `k2` (and `k2+`, which is the same): log_ratio_bound: null.",
         "skyrl": "`k2`: log_ratio_bound: null.",

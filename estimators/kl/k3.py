@@ -13,7 +13,7 @@ from .gradient import Anchor, Cap, Gradient, ImportanceCap, shaped
     paper="arXiv:2402.03300",
     scope="token",
     suits={"cap": "null"},
-    claims=("zero-at-equality", "non-negative"),
+    claims=("zero-at-equality", "non-negative", "unbiased"),
     compat={
         "verl": "`low_var_kl`, `k3`: cap: 10. `k3+`: also gradient: straight-through.",
         "skyrl": "`k3`: cap: 10.",

@@ -17,7 +17,9 @@ Delta = Annotated[
 ]
 
 
-@kl_estimator(scope="token", claims=("zero-at-equality", "non-negative"))
+@kl_estimator(
+    scope="token", claims=("zero-at-equality", "non-negative"), deviates={"referenced": "No paper or framework is known that has it."}
+)
 def k3_huber(log_prob: PerToken, ref_log_prob: PerToken, *, delta: Delta = 10.0) -> PerToken:
     r"""Return an estimate that is ``k3`` near equality and grows straight far away, so that it needs neither a bound nor a cap.
 

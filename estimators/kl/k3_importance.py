@@ -10,7 +10,7 @@ from .k3 import k3
     paper="arXiv:2512.02556",
     scope="token",
     suits={"cap": "null"},
-    claims=("zero-at-equality", "non-negative"),
+    claims=("zero-at-equality", "non-negative", "unbiased", "unbiased-gradient"),
     compat={
         "trl": "`beta` with use_bias_correction_kl (its default): log_ratio_bound: null, importance_cap: null; at the sequence level "
         "`importance-sequence`.",
