@@ -33,7 +33,7 @@ class Rule:
     per_choice: bool = False
     """Must hold for every choice that a hyperparameter offers, not only at the defaults."""
     cases: int | None = None
-    """How many cases it wants; None: as many as were asked for. 0: it looks at the component alone."""
+    """How many it tries where three examples are asked for, the usual number; None: as many as are. 0: it looks at the component alone."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ class Check:
 
     def _attempts(self) -> Iterator[tuple[Subject, int]]:
         """Every case at the defaults; of each other choice one."""
-        many = self.examples if self.rule.cases is None else max(self.rule.cases, 1)
+        many = self.examples if self.rule.cases is None else max(1, round(self.rule.cases * self.examples / 3))
         yield from ((self.subjects[0], number) for number in range(many))
         if self.rule.per_choice:
             yield from ((subject, 2 * i + 1) for i, subject in enumerate(self.subjects[1:]))

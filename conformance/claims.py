@@ -218,6 +218,29 @@ def _group_centred(subject: Subject, case: Case) -> None:
             raise Off(f"advantages of sequences {members} that add up to 0", f"{total:.6g}")
 
 
+def _unit_deviation(subject: Subject, case: Case) -> None:
+    part = subject.run(subject.inputs(_scaled(case, 1e4))).parts["advantages"]
+    members = case.members() if subject.component.scope == "group" else [list(range(len(case.lengths)))]
+    for chosen in members:
+        values = part.of(case, chosen)
+        if values.numel() < 2 or not (values != values[0]).any():
+            continue
+        found = float(values.std())
+        if abs(found - 1) > 1e-3:
+            raise Off(f"deviation 1 over the advantages of sequences {chosen}", f"{found:.6g}")
+
+
+def _independent_baseline(subject: Subject, case: Case) -> None:
+    one = _advantages(subject, case)
+    for i in range(len(case.lengths)):
+        more = case.columns["rewards"].clone()
+        more[i] += 1.5
+        two = _advantages(subject, case.having(rewards=more))
+        alone = sum(g == case.groups[i] for g in case.groups) < 2
+        want = one[i] if alone and float(one[i]) == 0 else one[i] + 1.5  # nobody to compare it with
+        close(f"the advantage of sequence {i}, paid 1.5 more, alone: advantages", want[None], two[i][None], rtol=1e-7, atol=1e-9)
+
+
 def _causal(subject: Subject, case: Case) -> None:
     """More is paid at the first token of each sequence: whatever comes later stays."""
     first = torch.tensor([p == 0 for n in case.lengths for p in range(n)], dtype=torch.bool)
@@ -287,6 +310,10 @@ RULES = (
     _rule("scale-invariant", "not divided by a deviation, or by its square", _scale_invariant),
     _rule("scale-equivariant", "a constant among the rewards, or a division by something that grows with them", _scale_equivariant),
     _rule("group-centred", "the baseline is not the mean of the group", _group_centred),
+    _rule("unit-deviation", "the other deviation, with n instead of n - 1 in it, or that of something else", _unit_deviation),
+    _rule(
+        "independent-baseline", "the mean of the whole group: it holds the reward itself, unlike that of the others", _independent_baseline
+    ),
     _rule("causal", "a sum from the front instead of from the end", _causal),
     _rule(
         "zero-at-perfect-values",

@@ -2,9 +2,11 @@
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..registry import Component, Level
 from .case import Case
@@ -80,7 +82,25 @@ def _first(x: Tensor) -> str:
     return f"{x.flatten()[where].item()} at {where}"
 
 
+class _Halves(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the first operation that gives half precision."""
+
+    seen = ""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Look at what an operation gives."""
+        out = func(*args, **(kwargs or {}))
+        if isinstance(out, Tensor) and out.dtype in (torch.float16, torch.bfloat16):
+            self.seen = self.seen or f"{str(out.dtype).removeprefix('torch.')} from {func.overloadpacket.__name__}"
+        return out
+
+
 def _precision(subject: Subject, case: Case) -> None:
+    inputs = subject.inputs(case, dtype=torch.float32)
+    with _Halves() as halves:  # type: ignore[no-untyped-call]
+        subject.run(inputs)
+    if halves.seen:
+        raise Off("no number in half precision on the way", halves.seen)
     rounded = case.mapped(lambda name, x: x.to(torch.bfloat16).to(torch.float64))
     if subject.component.kind.name in LOSSES:
         wide, exact = subject.gradients(rounded)
@@ -172,7 +192,7 @@ RULES = (
     ),
     Rule(
         "precision",
-        "In float32, from numbers that bf16 can hold, it gives what float64 gives.",
+        "In float32, from numbers that bf16 can hold, it gives what float64 gives; half precision occurs nowhere on the way.",
         "a difference of large numbers, or a sum over tokens in half precision: sequences.sum adds in float64",
         runs,
         _precision,

@@ -144,7 +144,7 @@ RULES = (
         _ordered,
         _permutation,
         per_choice=True,
-        cases=2,
+        cases=3,
     ),
     Rule(
         "scope",
@@ -153,7 +153,7 @@ RULES = (
         _cut,
         _scope,
         per_choice=True,
-        cases=2,
+        cases=4,
     ),
     Rule(
         "exact-over-ranks",

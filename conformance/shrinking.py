@@ -10,7 +10,7 @@ from .check import Test
 from .subject import Off, Subject
 
 EXTRA = "pip install 'lossary[conformance]'"
-BUDGET = 150
+BUDGET = 400
 """How many inputs are tried."""
 
 
@@ -50,8 +50,8 @@ def smallest(test: Test, subject: Subject, case: Case) -> tuple[tuple[Off, Case]
 
 
 def _size(case: Case) -> tuple[int, int, float]:
-    spread = sum(len(f"{x:.4g}") for c in case.columns.values() for x in c.flatten().tolist())
-    return len(case.lengths) + case.tokens, len(set(case.groups)), spread
+    far = sum(float(x.double().abs().nan_to_num(0).sum()) for x in case.columns.values())
+    return len(case.lengths) + case.tokens, len(set(case.groups)), far
 
 
 def _cases(st: Any, subject: Subject, *, optional: bool) -> Any:

@@ -39,7 +39,7 @@ def _documented(subject: Subject, case: Case) -> None:
     c = subject.component
     if len(c.summary.split()) < 3:
         raise Off("a docstring whose first line says what it does", repr(c.summary) if c.summary else "no docstring")
-    if c.kind.columns and not re.search(r"\.\. math::\s*\S|:math:`|``[^`]*[=+*/(-][^`]*``|\$[^$]+\$", c.doc):
+    if c.kind.columns and not re.search(r"\.\. math::\s*\S|:math:`|``[^`]*[=+*/(<>^|-][^`]*``|\$[^$]+\$", c.doc):
         raise Off("the formula: `.. math::`, or an expression in double backticks", "a docstring without one")
 
 

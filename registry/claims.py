@@ -23,6 +23,11 @@ CLAIMS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "scale-invariant": (("advantage",), "Rewards in another unit give the same advantages."),
     "scale-equivariant": (("advantage",), "Rewards twice as large give advantages twice as large."),
     "group-centred": (("advantage",), "The advantages of a group add up to 0."),
+    "unit-deviation": (
+        ("advantage",),
+        "The advantages of a group, or of the whole step where that is the scope, have the deviation 1, estimated with n - 1.",
+    ),
+    "independent-baseline": (("advantage",), "What is taken off a reward does not depend on that reward, which would bias the gradient."),
     "causal": (("advantage",), "What was paid before a token does not change its advantage."),
     "zero-at-perfect-values": (("advantage",), "A critic that knew the rewards to come leaves every advantage at 0."),
     "neutral-at-agreement": (("correction",), "Where sampler and trainer agree every token weighs 1 and stays."),

@@ -10,6 +10,7 @@ from ...registry.hyper import Positive
 
 
 @advantage_estimator(
+    claims=("independent-baseline",),
     aliases=("a-star-po",),
     paper="arXiv:2505.20686",
     scope="sequence",
