@@ -15,7 +15,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="A glossary of losses: list, find, look up, check and train.",
+    help="A glossary of losses: list, find, look up, check, try and train.",
 )
 Json = Annotated[bool, typer.Option("--json", help="Print what a machine may read.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as a.b=value, e.g. policy_loss.clip_ratio_high=0.3")]
@@ -90,6 +90,19 @@ def check(
     from .checking import check_recipe
 
     raise typer.Exit(check_recipe(recipe, overrides or [], as_json=json))
+
+
+@app.command()
+def conformance(
+    target: Annotated[str, typer.Argument(help="A component's name, a .py file, or an installed package")],
+    json: Json = False,
+    compile: Annotated[bool, typer.Option("--compile", help="Also whether torch.compile makes one graph; takes seconds each.")] = False,
+    examples: Annotated[int, typer.Option(min=1, max=1000, help="Random inputs that each check tries.")] = 3,
+) -> None:
+    """Whether components keep what they and their kinds promise; a broken promise with its smallest input."""
+    from .conformance import conform
+
+    raise typer.Exit(conform(target, compile=compile, examples=examples, as_json=json))
 
 
 @app.command()

@@ -122,10 +122,10 @@ class Check:
             found, note = smallest(self.rule.test, failure.subject, failure.case)
             if found is not None:
                 failure = _Failure(found[0], failure.subject, found[1])
-        off = failure.off
+        off, case = failure.off, failure.off.case or failure.case
         lines = [f"{self._who} breaks {self.name!r}", f"  promised     {self.claim}"]
-        if failure.case is not None:
-            shape, *columns = failure.case.described(n for n in failure.subject.names if failure.case.optional or not _optional(failure, n))
+        if case is not None:
+            shape, *columns = case.described(n for n in failure.subject.names if case.optional or not _optional(failure, n))
             lines += [f"  input        {shape}", *(f"               {line}" for line in columns)]
         if told := _settings(failure.subject.settings):
             lines.append(f"  settings     {told}")

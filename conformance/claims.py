@@ -10,7 +10,7 @@ from ..registry.claims import CLAIMS
 from .case import WORDS, Case
 from .check import Rule, Test
 from .numbers import POLICIES
-from .subject import Off, Result, Subject
+from .subject import Off, Result, Subject, on
 
 REWARDS = ("rewards", "token_rewards", "component_rewards", "turn_rewards", "frozen_rewards", "baseline_rewards", "advantages")
 VALUES = ("old_values", "bootstrap_values")
@@ -51,12 +51,12 @@ def agreeing(case: Case) -> Case:
 # ── losses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _on_policy(subject: Subject, case: Case) -> Case:
-    return agreeing(case)
-
-
 def _on_policy_gradient(subject: Subject, case: Case) -> None:
-    there = _on_policy(subject, case)
+    with on(agreeing(case)) as there:
+        _is_minus_the_advantage(subject, there)
+
+
+def _is_minus_the_advantage(subject: Subject, there: Case) -> None:
     inputs = subject.inputs(there, learn=True)
     (part,) = subject.run(inputs).parts.values()
     (found,) = torch.autograd.grad(part.x.sum(), [inputs.leaves["log_prob"]])
@@ -64,10 +64,13 @@ def _on_policy_gradient(subject: Subject, case: Case) -> None:
 
 
 def _on_policy_direction(subject: Subject, case: Case) -> None:
-    there = _on_policy(subject, case)
     per_sequence = torch.where(torch.arange(len(case.lengths)) % 2 == 0, 1.3, -0.7).to(torch.float64)
-    advantages = per_sequence[case.index]
-    there = there.having(advantages=advantages)
+    with on(agreeing(case).having(advantages=per_sequence[case.index])) as there:
+        _follows(subject, there, per_sequence)
+
+
+def _follows(subject: Subject, case: Case, per_sequence: Tensor) -> None:
+    there = case
     inputs = subject.inputs(there, learn=True)
     (part,) = subject.run(inputs).parts.values()
     (found,) = torch.autograd.grad(part.x.sum(), [inputs.leaves["log_prob"]])
@@ -83,7 +86,12 @@ def _pulls_back(subject: Subject, case: Case) -> None:
     advantages = case.columns["advantages"]
     step = torch.linspace(0.02, 0.65, max(case.tokens, 1), dtype=torch.float64)[: case.tokens]
     old = case.columns["log_prob"] + torch.where(advantages > 0, step, -step)
-    there = case.having(old_log_prob=old, rollout_log_prob=old)
+    with on(case.having(old_log_prob=old, rollout_log_prob=old)) as there:
+        _still_pulls(subject, there, old)
+
+
+def _still_pulls(subject: Subject, there: Case, old: Tensor) -> None:
+    case, advantages = there, there.columns["advantages"]
     inputs = subject.inputs(there, learn=True)
     (part,) = subject.run(inputs).parts.values()
     (found,) = torch.autograd.grad(part.x.sum(), [inputs.leaves["log_prob"]])
@@ -94,8 +102,9 @@ def _pulls_back(subject: Subject, case: Case) -> None:
 
 
 def _zero_at_equality(subject: Subject, case: Case) -> None:
-    value = only(subject.run(subject.inputs(agreeing(case))))
-    close("the value", torch.zeros_like(value), value, " at equality", rtol=0, atol=1e-9)
+    with on(agreeing(case)) as there:
+        value = only(subject.run(subject.inputs(there)))
+        close("the value", torch.zeros_like(value), value, " at equality", rtol=0, atol=1e-9)
 
 
 def _non_negative(subject: Subject, case: Case) -> None:
@@ -255,8 +264,10 @@ def _zero_at_perfect_values(subject: Subject, case: Case) -> None:
     for t in reversed(range(case.tokens)):
         after = 0.0 if case.last[t] else float(values[t + 1])
         values[t] = float(rewards[t]) + gamma * after
-    found = _advantages(subject, agreeing(case).having(old_values=values, truncated=torch.zeros(len(case.lengths), dtype=torch.float64)))
-    close("the advantage", torch.zeros_like(found), found, ", for the critic knew", rtol=0, atol=1e-9)
+    uncut = torch.zeros(len(case.lengths), dtype=torch.float64)
+    with on(agreeing(case).having(old_values=values, truncated=uncut)) as there:
+        found = _advantages(subject, there)
+        close("the advantage", torch.zeros_like(found), found, ", for the critic knew", rtol=0, atol=1e-9)
 
 
 # ── corrections, coefficients ────────────────────────────────────────────────────────────────────────────────────────
@@ -271,9 +282,9 @@ def _bounded_weight(subject: Subject, case: Case) -> None:
 
 
 def _neutral(subject: Subject, case: Case) -> None:
-    result = subject.run(subject.inputs(agreeing(case)))
-    for name, part in result.parts.items():
-        close("the weight" if name == "weight" else "keep", torch.ones_like(part.x).double(), part.x.double(), " where both agree")
+    with on(agreeing(case)) as there:
+        for name, part in subject.run(subject.inputs(there)).parts.items():
+            close("the weight" if name == "weight" else "keep", torch.ones_like(part.x).double(), part.x.double(), " where both agree")
 
 
 def _rule(name: str, cause: str, test: Test, *, cases: int = 3) -> Rule:

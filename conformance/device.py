@@ -26,7 +26,9 @@ def _tried(subject: Subject, case: Case) -> BaseException | None:
             if part.x.requires_grad:
                 part.x.sum().backward()  # type: ignore[no-untyped-call]
     except Off as off:
-        return off.__cause__ or off
+        if off.__cause__ is None:  # its form is another check's
+            raise
+        return off.__cause__
     except Exception as error:
         return error
     return None

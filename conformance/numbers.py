@@ -13,7 +13,7 @@ from .case import Case
 from .check import Rule
 from .held import Held
 from .structural import runs
-from .subject import LOSSES, Off, Subject, uneven
+from .subject import LOSSES, Off, Subject, on, uneven
 
 POLICIES = ("old_log_prob", "rollout_log_prob", "ref_log_prob", "teacher_log_prob", "prm_log_prob")
 FAR = 700.0
@@ -26,7 +26,8 @@ def learns(component: Component) -> bool:
 
 def _extremes(subject: Subject, case: Case) -> None:
     for said, there in _far(case):
-        _finite(subject, there, said)
+        with on(there):
+            _finite(subject, there, said)
 
 
 def _far(case: Case) -> Iterator[tuple[str, Case]]:
@@ -61,7 +62,8 @@ def _small(subject: Subject, case: Case) -> None:
         ("a batch with an empty sequence", case),
     ):
         if there.lengths:
-            _finite(subject, there, said)
+            with on(there):
+                _finite(subject, there, said)
 
 
 def _finite(subject: Subject, case: Case, said: str) -> None:

@@ -1,6 +1,7 @@
 """A component under examination: called on a case as the pipeline calls it, its result taken apart."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -24,6 +25,18 @@ class Off(Exception):
     def __init__(self, expected: str, found: str, cause: str = "") -> None:
         super().__init__(f"expected {expected}, found {found}")
         self.expected, self.found, self.cause = expected, found, cause
+        self.case: Case | None = None
+        """What it was looked at on, where that was made from the case that was drawn."""
+
+
+@contextmanager
+def on(case: Case) -> Iterator[Case]:
+    """Say of what goes wrong inside on which case it did."""
+    try:
+        yield case
+    except Off as off:
+        off.case = off.case or case
+        raise
 
 
 class Ill(Off):
