@@ -173,7 +173,7 @@ def _spelt_out(console: Console, seen: Iterable[_Seen]) -> None:
 
 def _sum(console: Console, found: list[tuple[Component, list[_Seen]]]) -> None:
     counts = {outcome: sum(s.outcome == outcome for _, seen in found for s in seen) for outcome in _STYLE}
-    said = ", ".join(f"{n} {outcome}" for outcome, n in counts.items() if n or outcome in ("kept", "broken"))
+    said = ", ".join(f"{n} {outcome}" for outcome, n in counts.items() if n or outcome == "kept")
     console.print()
     console.print(f"{sum(counts.values())} checks: {said}", highlight=False)
 

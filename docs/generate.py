@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from family import Zoo
-from overview import columns_table, index_page, kind_page, kinds_table, names_tables
+from overview import checks_table, claims_table, columns_table, index_page, kind_page, kinds_table, names_tables
 from page import component_page
 
 from lossary import catalog
@@ -23,6 +23,8 @@ def generate(folder: Path, *, of: Iterable[Component] | None = None, portray: Po
     wanted: dict[Path, str] = {folder / "index.md": index_page(zoo), folder / "_columns.md": columns_table(zoo)}
     wanted[folder / "_names.md"] = names_tables(zoo)
     wanted[folder / "_kinds.md"] = kinds_table(zoo)
+    wanted[folder / "_checks.md"] = checks_table(zoo)
+    wanted[folder / "_claims.md"] = claims_table(zoo)
     kept: set[Path] = set()
     for kind in zoo.kinds:
         wanted[folder / kind / "index.md"] = kind_page(zoo, kind)

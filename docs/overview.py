@@ -6,7 +6,9 @@ from family import FRAMEWORKS, TITLES, Zoo, markdown, paper, table
 from page import path_between
 from restructured import inline
 
+from lossary.conformance.kit import RULES
 from lossary.registry import FIELDS, KINDS, Component, Level
+from lossary.registry.claims import CLAIMS
 
 
 def kind_page(zoo: Zoo, kind: str) -> str:
@@ -48,6 +50,31 @@ def kinds_table(zoo: Zoo) -> str:
         shown = ", ".join(f"[{c.name}](zoo/{kind}/{c.name}.md)" for c in sorted(family, key=lambda c: -len(c.compat))[:3])
         rows.append((f"[{TITLES.get(kind, (kind, ''))[0]}](zoo/{kind}/index.md)", str(len(family)), shown))
     return table(("kind", "components", "among them"), rows) + "\n"
+
+
+def checks_table(zoo: Zoo) -> str:
+    """Return every check of the conformance kit, of whom it is asked, and what is usually wrong, for a page in the folder above."""
+    rows = []
+    for rule in RULES:
+        asked = [kind for kind in zoo.kinds if any(rule.applies(c) for c in zoo.family(kind))]
+        every = [kind for kind in zoo.kinds if KINDS[kind].columns]
+        if rule.name in CLAIMS:
+            whom = f"{', '.join(f'`{k}`' for k in CLAIMS[rule.name][0])}, where claimed"
+        else:
+            whom = "every component" if set(asked) >= set(every) else ", ".join(f"`{k}`" for k in asked)
+        rows.append((f"`{rule.name}`", inline(rule.says, table=True), whom, markdown(rule.cause)))
+    return table(("check", "what is promised", "of whom", "what is usually wrong"), rows) + "\n"
+
+
+def claims_table(zoo: Zoo) -> str:
+    """Return every claim, which kinds may make it and who does, for a page in the folder above."""
+    rows = []
+    for name, (kinds, says) in CLAIMS.items():
+        makers = [c for c in zoo.components if name in c.claims]
+        shown = ", ".join(f"[{c.name}](zoo/{c.kind.name}/{c.name}.md)" for c in makers[:3])
+        rest = f" and {len(makers) - 3} more" if len(makers) > 3 else ""
+        rows.append((f"`{name}`", markdown(says), ", ".join(f"`{k}`" for k in kinds), shown + rest))
+    return table(("claim", "what it says", "of kind", "made by"), rows) + "\n"
 
 
 def columns_table(zoo: Zoo) -> str:

@@ -47,9 +47,7 @@ def checked_claims(claims: Iterable[str], kind: str, where: str) -> tuple[str, .
         kinds = CLAIMS[spelt][0]
         if kind not in kinds:
             possible = [name for name, (may, _) in CLAIMS.items() if kind in may]
-            raise SignatureError(
-                f"{where} claims {claim!r}, which only a {listing(kinds)} can; of kind {kind} there are {listing(possible)}."
-            )
+            raise SignatureError(f"{where} claims {claim!r}, which is for kind {listing(kinds)}; for {kind} there are {listing(possible)}.")
         found.append(spelt)
     return tuple(found if isinstance(claims, list | tuple) else sorted(found))
 

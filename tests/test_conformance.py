@@ -206,7 +206,7 @@ def test_a_deviation_that_means_nothing_is_refused(deviates, said):
         ({"deviates": ("scope",)}, "deviates says why for each check"),
         (
             {"claims": ("sums_to_one",)},
-            "claims 'sums_to_one', which only a aggregation can; of kind policy_loss there are on-policy-direction",
+            "claims 'sums_to_one', which is for kind aggregation; for policy_loss there are on-policy-direction",
         ),
         ({"claims": ("on-policy-gradeint",)}, "Did you mean 'on-policy-gradient'?"),
     ],

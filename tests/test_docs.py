@@ -20,8 +20,10 @@ import lossary
 from lossary.cli.measured import KNOWN, explained, of_strangers
 from lossary.cli.portrait.examples import required
 from lossary.cli.sections import keys_of, must_be_said
+from lossary.conformance.kit import RULES
 from lossary.pipeline import bundled_recipes, load_recipe
 from lossary.registry import KINDS, Component
+from lossary.registry.claims import CLAIMS
 from lossary.trainer.loop import train
 from lossary.trainer.settings import Settings
 
@@ -159,6 +161,13 @@ def test_a_page_says_what_the_section_must_add(c, zoo):
 def test_the_kinds_are_counted(zoo):
     text = (zoo / "_kinds.md").read_text("utf-8")
     assert sum(int(n) for n in re.findall(r"^\| \[.*?\) \| (\d+) \|", text, re.M)) == len(OURS)
+
+
+def test_the_tables_of_checks_and_claims_are_whole(zoo):
+    checks, claims = (re.findall(r"^\| `([\w-]+)` \|", (zoo / f"{name}.md").read_text("utf-8"), re.M) for name in ("_checks", "_claims"))
+    assert checks == [rule.name for rule in RULES]
+    assert claims == list(CLAIMS)
+    assert set(claims) < set(checks)
 
 
 # ── metrics ──────────────────────────────────────────────────────────────────────────────────────────────────────────
