@@ -138,6 +138,17 @@ def plugins(
     raise typer.Exit(list_plugins(as_json=json, verbose=verbose))
 
 
+@app.command("new-plugin")
+def new_plugin(
+    name: Annotated[str, typer.Argument(help="Of the package, e.g. my-losses")],
+    into: Annotated[Path, typer.Option(help="The folder in which its folder is made.")] = Path(),
+) -> None:
+    """A package of your own: one loss that already works, a recipe, tests."""
+    from .new_plugin import new_plugin
+
+    new_plugin(name, into)
+
+
 def _warned(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, file: object = None, line: str | None = None
 ) -> None:
