@@ -33,6 +33,6 @@ class Alarm:
         elif not self.rung and accuracy < self.at_best[0] - self.lost and self.reward > self.at_best[1] + self.gained:
             self.rung = True
             log.warning(
-                "step %s: the reward rose from %.3f to %.3f while the held-out accuracy fell from %.3f to %.3f: is the grader being fooled?",
+                "step %s: the reward rose from %.3f to %.3f while the held-out accuracy fell from %.3f to %.3f: is the grader fooled?",
                 event.get("step"), self.at_best[1], self.reward, self.at_best[0], accuracy,
             )  # fmt: skip

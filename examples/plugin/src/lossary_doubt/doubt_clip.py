@@ -29,8 +29,7 @@ def doubt_clip(
 
     ``[N]``, in units of the advantage; :math:`c_i` is ``trust`` of the token's sequence, cut to 0..1, and :math:`p` is ``power``. The
     first step on a batch is that of ``ppo-clip`` whatever the trust is, for every ratio is 1; it is later epochs and minibatches that a
-    doubtful sequence takes no part in. A batch without ``trust`` is trusted. The loss of a critic or a judge would read ``trust``
-    elsewhere: ``trusted-baseline`` makes the *first* step smaller too.
+    doubtful sequence takes no part in; ``trusted-baseline`` makes the first step smaller too. A batch without ``trust`` is trusted.
     """
     log_ratio = bounded_log_ratio(log_prob, old_log_prob, log_ratio_bound)
     ratio = log_ratio.exp()
