@@ -7,7 +7,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +18,7 @@ from rich.console import Console
 from .. import __version__
 from ..pipeline import bundled_recipes
 from ..registry import KINDS, LossaryError
+from ..registry.selection import brought_by, installed, names_of
 
 FILES = (
     ("pyproject.toml", "pyproject.toml", "builds the wheel; its entry point makes it a plugin"),
@@ -57,8 +57,8 @@ def check_name(name: str) -> None:
     if module in KINDS or name in bundled_recipes():
         what = f"a kind of component, as in {name}/NAME" if module in KINDS else "a recipe in the box"
         raise LossaryError(f"{name!r} is {what}: choose another name, such as 'my-{name}'.")
-    if there := next((who for who, names in _installed() if name in names), None):
-        raise LossaryError(f"A plugin called {name!r} is installed already: {there}.")
+    if there := next((e for e in installed()[0] if name in names_of(e)), None):
+        raise LossaryError(f"A plugin called {name!r} is installed already: {brought_by(there)}.")
     if find_spec(module) is not None:
         raise LossaryError(f"Python knows a module {module!r} already, and only one of the two could be imported: choose another name.")
 
@@ -89,14 +89,6 @@ def _made(said: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for path, template, _ in FILES:
         text = (box / f"{template}.txt").read_text("utf-8")
         yield Template(path).substitute(said), Template(text).substitute(said)
-
-
-def _installed() -> list[tuple[str, set[str]]]:
-    """Every installed plugin and the names it answers to; none of them is imported."""
-    return [
-        (f"{e.dist.name} {e.dist.version}" if e.dist else e.value, {n.replace("_", "-").lower() for n in (e.name, e.dist.name if e.dist else e.name)})
-        for e in entry_points(group="lossary")
-    ]  # fmt: skip
 
 
 def _minor(version: str) -> str:
