@@ -18,6 +18,7 @@ from rich.console import Console
 from .. import __version__
 from ..pipeline import bundled_recipes
 from ..registry import KINDS, LossaryError
+from ..registry.api import API
 from ..registry.selection import brought_by, installed, names_of
 
 FILES = (
@@ -67,7 +68,13 @@ def write(name: str, folder: Path) -> None:
     """Write the package into a folder that is not there yet: whole, or not at all."""
     if folder.is_symlink() or folder.exists():
         raise LossaryError(f"{folder} is there already; nothing was written.")
-    said = {"name": name, "module": name.replace("-", "_"), "lossary_version": _minor(__version__), "year": str(gmtime().tm_year)}
+    said = {
+        "name": name,
+        "module": name.replace("-", "_"),
+        "lossary_version": _minor(__version__),
+        "api": str(API),
+        "year": str(gmtime().tm_year),
+    }
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         aside = Path(tempfile.mkdtemp(prefix=f".{name}-", dir=folder.parent))

@@ -21,6 +21,7 @@ from .trusted_mean import trusted_mean
 
 __all__ = ["TRUST", "Alarm", "doubt_clip", "doubtful_judge", "rollback", "trusted_baseline", "trusted_mean"]
 
+lossary_api = 1  # of the hooks that this package is written for
 _alarm = Alarm()
 
 

@@ -11,7 +11,7 @@ from lossary.registry.hyper import ClipBelow, ClipRange, LogRatioBound, NonNegat
 from .columns import HIGHEST, LOWEST
 
 
-@policy_loss(scope="token", claims=("on-policy-gradient",))
+@policy_loss(scope="token", claims=("on-policy-gradient",), deviates={"referenced": "an idea of this package"})
 def doubt_clip(
     log_prob: PerToken,
     old_log_prob: PerToken,

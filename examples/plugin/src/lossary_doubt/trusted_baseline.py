@@ -7,7 +7,7 @@ from lossary.numerics import accumulator, safe_divide
 from .columns import HIGHEST, LOWEST
 
 
-@advantage_estimator(scope="group")
+@advantage_estimator(scope="group", deviates={"referenced": "an idea of this package"})
 def trusted_baseline(rewards: PerSequence, sequences: Sequences, trust: PerSequence | None = None) -> PerSequence:
     r"""Measure each reward against its group's mean weighted by trust, and weigh the difference alike; ``grpo`` asks every grade as much.
 

@@ -8,7 +8,7 @@ from lossary.registry import Totals
 from .columns import HIGHEST, LOWEST
 
 
-@aggregation(scope="step")
+@aggregation(scope="step", deviates={"referenced": "an idea of this package"})
 def trusted_mean(sequences: Sequences, totals: Totals, trust: PerSequence | None = None) -> PerToken:
     r"""Average over all tokens, each weighed by the trust in its sequence; ``token-mean`` takes a coin flip for a proof.
 
