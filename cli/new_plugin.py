@@ -25,7 +25,7 @@ FILES = (
     ("pyproject.toml", "pyproject.toml", "builds the wheel; its entry point makes it a plugin"),
     ("src/$module/__init__.py", "src/__init__.py", "the hooks: what the package offers"),
     ("src/$module/tilted.py", "src/tilted.py", "a loss, to be replaced by yours"),
-    ("src/$module/$name.yaml", "src/recipe.yaml", "a recipe that uses it"),
+    ("src/$module/recipe.yaml", "src/recipe.yaml", "a recipe that uses it"),
     ("src/$module/py.typed", "src/py.typed", ""),
     ("tests/test_tilted.py", "tests/test_tilted.py", "the conformance kit and three tests"),
     ("README.md", "README.md", ""),
@@ -35,7 +35,8 @@ FILES = (
 )
 """Where a file goes, which template it is made of, and what is said of it."""
 _SPOKEN_FOR = {"lossary", "src", "tests", "this-script"}
-_LONGEST = 60
+_LONGEST = 50
+"""So that no line of what is written is too long."""
 
 
 def new_plugin(name: str, into: Path) -> None:

@@ -123,7 +123,7 @@ def _read(said: str, more: Mapping[str, list[tuple[str, str]]]) -> tuple[Documen
     if len(said) > 1000:
         raise RecipeError([Fault("", Place(f"{said[:20]!r}..."), "too long for a name or a path.")])
     path = Path(said)
-    if path.is_dir() and said not in bundled_recipes():
+    if path.is_dir() and not {said, said.rpartition("/")[2]} & {*bundled_recipes(), *more}:
         raise RecipeError([Fault("", Place(said), f"is a folder.{nearest(said, [str(p) for p in path.glob('*.y*ml')])}")])
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         if not path.is_file():

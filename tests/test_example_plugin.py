@@ -172,7 +172,7 @@ def test_the_wheel_is_installed_used_and_uninstalled_again(tmp_path):
         "advantage: lossary-doubt/trusted-baseline\npolicy_loss: {use: rollback, slope: 0.1}\naggregation: trusted-mean\n"
         "task: doubtful-judge\n"
     )
-    for recipe in ("mine.yaml", "doubt", "lossary-doubt/doubt"):
+    for recipe in ("mine.yaml", "lossary-doubt/doubt"):
         checked = env.run("lossary", "check", recipe, cwd=here)
         assert checked.code == 0, checked.text
         assert "trusted-baseline" in checked.out

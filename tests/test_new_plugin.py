@@ -14,7 +14,7 @@ import lossary
 from lossary.cli.new_plugin import FILES, check_name, new_plugin
 from lossary.registry import LossaryError
 
-NAMES = ("my-losses", "acme-rl-2", "x2")
+NAMES = ("my-losses", "x2", "a-name-as-long-as-it-may-be-with-letters-and-12345")
 
 
 def made(folder, name):
@@ -68,7 +68,7 @@ def test_the_loss_is_one(tmp_path):
     component = lossary.catalog().with_plugin("tilted.py", folder / "src" / "my_losses").get("policy_loss", "tilted")
     assert (component.scope, component.claims) == ("token", ("on-policy-gradient",))
     assert ".. math::" in component.doc
-    recipe = yaml.safe_load((folder / "src" / "my_losses" / "my-losses.yaml").read_text())
+    recipe = yaml.safe_load((folder / "src" / "my_losses" / "recipe.yaml").read_text())
     assert recipe["policy_loss"]["use"] == "my-losses/tilted"
     component.params.model_validate({k: v for k, v in recipe["policy_loss"].items() if k != "use"})
 
@@ -80,7 +80,7 @@ def test_the_loss_is_one(tmp_path):
     ("name", "say"),
     [
         ("My_Losses", "'my-losses' would do."), ("2fast", "'fast' would do."), ("a--b", "'a-b' would do."), ("-x", "'x' would do."), ("", "a letter first."),
-        ("../up", "'up' would do."), ("x/y", "'x-y' would do."), ("ünder", "'nder' would do."), ("a" * 61, "is no name for a plugin"), ("x ", "'x' would do."),
+        ("../up", "'up' would do."), ("x/y", "'x-y' would do."), ("ünder", "'nder' would do."), ("a" * 51, "is no name for a plugin"), ("x ", "'x' would do."),
         ("class", "such as 'my-class'"), ("json", "such as 'my-json'"), ("lossary", "such as 'my-lossary'"), ("this-script", "such as 'my-this-script'"),
         ("kl", "'kl' is a kind of component, as in kl/NAME"), ("policy-loss", "is a kind of component"), ("grpo", "'grpo' is a recipe in the box"),
         ("torch", "Python knows a module 'torch' already"),
