@@ -7,8 +7,8 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from importlib.machinery import PathFinder
 from importlib.resources import files
-from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from time import gmtime
@@ -61,7 +61,8 @@ def check_name(name: str) -> None:
         raise LossaryError(f"{name!r} is {what}: choose another name, such as 'my-{name}'.")
     if there := next((e for e in installed()[0] if name in names_of(e)), None):
         raise LossaryError(f"A plugin called {name!r} is installed already: {brought_by(there)}.")
-    if find_spec(module) is not None:
+    # Not what lies in the current folder: a file my_losses.py there is what often becomes the package my-losses.
+    if PathFinder.find_spec(module, [p for p in sys.path if p and Path(p) != Path.cwd()]) is not None:
         raise LossaryError(f"Python knows a module {module!r} already, and only one of the two could be imported: choose another name.")
 
 

@@ -105,6 +105,16 @@ def test_the_name_of_an_installed_plugin_is_refused(site):
     check_name("another")
 
 
+def test_a_file_beside_may_become_a_package_of_its_name(tmp_path, monkeypatch):
+    (tmp_path / "my_losses.py").write_text("")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    check_name("my-losses")
+    monkeypatch.chdir(tmp_path.parent)
+    with pytest.raises(LossaryError, match="Python knows a module 'my_losses' already"):
+        check_name("my-losses")
+
+
 @pytest.mark.parametrize("there", ["folder", "file", "link"])
 def test_nothing_is_overwritten(there, tmp_path, monkeypatch, capsys):
     path = tmp_path / "my-losses"
