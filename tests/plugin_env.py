@@ -36,9 +36,9 @@ class Environment:
         (site / "outside.pth").write_text(f"{ROOT / '.view'}\n{sysconfig.get_paths()['purelib']}\n")
 
     def run(self, *words: str, cwd: Path, **env: str) -> Said:
-        """Run a command whose first word is a module, as ``lossary``, ``pytest`` or ``pip``: nothing is fetched from anywhere."""
+        """Run a command whose first word is ``python`` or a module, as ``lossary``, ``pytest`` or ``pip``: nothing is fetched from anywhere."""
         module, *rest = words
-        python = [self.python, "-m", module]
+        python = [self.python] if module == "python" else [self.python, "-m", module]
         if module == "pip":
             python = [sys.executable, "-m", "pip", "--python", self.python]
         quiet = {"PIP_NO_INDEX": "1", "PIP_NO_BUILD_ISOLATION": "0", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_ROOT_USER_ACTION": "ignore"}
