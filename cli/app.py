@@ -118,6 +118,19 @@ def conformance(
 
 
 @app.command()
+def conformance(
+    target: Annotated[str, typer.Argument(help="A component's name, a .py file, or an installed package")],
+    json: Json = False,
+    compile: Annotated[bool, typer.Option("--compile", help="Also whether torch.compile makes one graph; takes seconds each.")] = False,
+    examples: Annotated[int, typer.Option(min=1, max=1000, help="Random inputs that each check tries.")] = 3,
+) -> None:
+    """Whether components keep what they and their kinds promise; a broken promise with its smallest input."""
+    from .conformance import conform
+
+    raise typer.Exit(conform(target, compile=compile, examples=examples, as_json=json))
+
+
+@app.command()
 def train(
     recipe: Annotated[str | None, typer.Argument(help="A bundled name or a file")] = None,
     overrides: Overrides = None,
@@ -148,6 +161,17 @@ def plugins(
     from .plugins import list_plugins
 
     raise typer.Exit(list_plugins(as_json=json, verbose=verbose))
+
+
+@app.command("new-plugin")
+def new_plugin(
+    name: Annotated[str, typer.Argument(help="Of the package, e.g. my-losses")],
+    into: Annotated[Path, typer.Option(help="The folder in which its folder is made.")] = Path(),
+) -> None:
+    """A package of your own: one loss that already works, a recipe, tests."""
+    from .new_plugin import new_plugin
+
+    new_plugin(name, into)
 
 
 def _warned(

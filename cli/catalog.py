@@ -70,11 +70,9 @@ def _tables(chosen: list[Component]) -> None:
         table.add_column("name", style="cyan", no_wrap=True)
         table.add_column("what it does", ratio=1)
         table.add_column("paper", style="dim", max_width=20, overflow="fold")
-        strangers = any(c.distribution != "lossary" for c in chosen)
-        if strangers:
-            table.add_column("from", style="dim")
         for c in (c for c in chosen if c.kind is kind):
-            table.add_row(c.name, escape(plain(c.summary)), c.paper, *([c.distribution] if strangers else []))
+            who = "" if c.distribution == "lossary" else f" [dim]({escape(c.distribution)})[/]"  # a column of its own would leave no room
+            table.add_row(c.name, escape(plain(c.summary)) + who, c.paper)
         console.print(table)
 
 

@@ -136,7 +136,7 @@ def _read(said: str, more: Mapping[str, list[tuple[str, str]]]) -> tuple[Documen
     if len(said) > 1000:
         raise RecipeError([Fault("", Place(f"{said[:20]!r}..."), "too long for a name or a path.")])
     path = Path(said)
-    if isdir(path) and said not in bundled_recipes():
+    if isdir(path) and not {said, said.rpartition("/")[2]} & {*bundled_recipes(), *more}:
         raise RecipeError([Fault("", Place(said), f"is a folder.{nearest(said, [str(p) for p in path.glob('*.y*ml')])}")])
     if path.suffix in {".yaml", ".yml"} or isfile(path):
         if not isfile(path):

@@ -296,7 +296,7 @@ class Catalog:
         elsewhere = [k for k, n in self._by if n == bare and k != kind]
         if elsewhere:
             said += f" {bare!r} is registered as {listing(elsewhere)}."
-        if module := unlisted(kind, bare):
+        if not others and (module := unlisted(kind, bare)):
             said += f" The module {module!r} defines it: name it under plugins, or pass the function in components."
         if told := [] if said else self.called_elsewhere(bare, kind):
             said += f" Elsewhere {listing(repr(c.name) for c in told[:2])} {'goes' if len(told) == 1 else 'go'} by it: see `lossary show {told[0].name}`."

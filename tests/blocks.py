@@ -35,7 +35,7 @@ def blocks(page: str) -> list[Block]:
         if found[2].startswith("{"):
             continue
         before = page[: found.start()].rstrip()
-        file = re.search(r"`([\w-]+\.\w+)`:$", before)
+        file = re.search(r"`([\w./-]+\.\w+)`:$", before)
         mark = re.search(r"<!-- (\w+) -->$", before)
         made.append(Block(found[2], found[3], file[1] if file else "", mark[1] if mark else ""))
     return made

@@ -209,6 +209,17 @@ def test_a_folder_is_no_recipe(tmp_path, monkeypatch):
     assert load_recipe("ppo").values["policy_loss"]["use"] == "ppo-clip"
 
 
+def test_a_plugins_recipe_is_found_beside_the_folder_of_its_source(tmp_path, monkeypatch):
+    """Where one has just written ``my-losses/``, ``lossary train my-losses`` means the recipe."""
+    (tmp_path / "my-losses").mkdir()
+    monkeypatch.chdir(tmp_path)
+    more = {"my-losses": [("my-losses 0.1", "policy_loss: reinforce")]}
+    for said in ("my-losses", "my-losses/my-losses"):
+        assert load_recipe(said, more=more).values == {"policy_loss": "reinforce"}
+    with pytest.raises(RecipeError, match="is a folder"):
+        load_recipe("my-losses")
+
+
 def test_text_handed_in_as_a_name_is_told_apart():
     with pytest.raises(RecipeError, match="this is text, not a name or a path; a recipe in Python is a dict"):
         compose("policy_loss: ppo-clip\naggregation: token-mean\n" + "# long\n" * 500)

@@ -17,6 +17,7 @@ from ..builtin import compose
 from ..pipeline import LossOut, Objective
 from ..registry import LossaryError
 from . import checkpoint
+from .brought import filled
 from .chars import Chars
 from .data import Inputs, from_demonstrations, from_rollouts, training_items
 from .evaluation import accuracy
@@ -138,9 +139,10 @@ class Trainer:
         prompts = [[self.chars.bos_id, *self.chars.encode(item.prompt)] for item in items]
         rollouts = self.backend.generate(prompts, r.samples_per_prompt, sampling, _seed(self.settings.train.seed, "rollout", self.step))
         asked: list[Item] = [item for item in items for _ in range(r.samples_per_prompt)]
-        rewards = [self.task.reward(i, self.chars.decode(o.completion_ids)) for i, o in zip(asked, rollouts, strict=True)]
+        said = [self.chars.decode(o.completion_ids) for o in rollouts]
+        rewards = [self.task.reward(i, text) for i, text in zip(asked, said, strict=True)]
         inputs, batch = from_rollouts(rollouts, rewards, r.samples_per_prompt, self.chars.pad_id)
-        return inputs, batch, rewards
+        return inputs, filled(self.task, batch, asked, said, self.settings.catalog.fields), rewards
 
     @torch.no_grad()
     def _remember(self, inputs: Inputs, batch: Batch) -> Batch:

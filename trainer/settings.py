@@ -7,8 +7,9 @@ from pydantic import Field
 
 from ..builtin import catalog
 from ..pipeline import Objective, Plan, Recipe, bind, survey
-from ..registry import Catalog, Fault, RecipeError, Strict, fingerprint
+from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict, fingerprint
 from ..registry.hyper import Count, NonNegative, Positive
+from .brought import fillers_of, own_columns
 from .tasks import Task
 
 DEMONSTRATED = frozenset({"log_prob", "entropy", "logits", "token_ids", "prompt_lengths"})
@@ -105,7 +106,7 @@ class Settings:
         if plan and rollout:
             _suited(recipe, plan, rollout, faults)
         if plan and not faults:
-            _makeable(recipe, plan, faults)
+            _makeable(recipe, plan, task, faults)
         if faults or plan is None:
             raise RecipeError(faults)
         assert task is not None
@@ -132,12 +133,13 @@ def _suited(recipe: Recipe, plan: Plan, rollout: RolloutSettings, faults: list[F
         _fault(recipe, faults, ("advantage",), "without a policy_loss the trainer learns from demonstrations, which have no advantages")
 
 
-def _makeable(recipe: Recipe, plan: Plan, faults: list[Fault]) -> None:
+def _makeable(recipe: Recipe, plan: Plan, task: Task | None, faults: list[Fault]) -> None:
     """Check that the trainer makes every column that the objective asks for: an error at the start, not in the first step."""
-    objective, shown = Objective(plan), DEMONSTRATED | (SAMPLED if _reinforces(plan) else frozenset())
+    sampled = SAMPLED | (set(fillers_of(task)) if task is not None else set())
+    objective, shown = Objective(plan), DEMONSTRATED | (sampled if _reinforces(plan) else frozenset())
     for name, who in {**objective.needs("estimate"), **objective.needs("measure"), **objective.needs("loss")}.items():
         if name not in shown:
-            without = "" if name not in SAMPLED else " without a policy_loss, since it then learns from demonstrations"
+            without = "" if name not in sampled else " without a policy_loss, since it then learns from demonstrations"
             _fault(
                 recipe, faults, _slot_of(plan, who), f"{who} needs the column {name!r}, which the bundled trainer does not make{without}"
             )
@@ -169,8 +171,10 @@ def _task(recipe: Recipe, book: Catalog, faults: list[Fault]) -> Task | None:
     try:
         made: Task = bound.component.function(**bound.params)
         made.train_item(0)
+        own_columns(made, book.fields)
     except Exception as error:  # a task may raise anything
-        said = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
-        _fault(recipe, faults, ("task",), said if isinstance(error, ValueError) else f"the task {bound.component.name!r} is none: {said}")
+        plain = isinstance(error, (ValueError, ColumnError))
+        said = str(error) if plain else f"{type(error).__name__}: {error}"
+        _fault(recipe, faults, ("task",), said if plain else f"the task {bound.component.name!r} is none: {said}")
         return None
     return made

@@ -16,7 +16,11 @@ class Item:
 
 
 class Task(Protocol):
-    """Endless training items, a fixed held-out set that none of them is in, and a reward."""
+    """Endless training items, a fixed held-out set that none of them is in, and a reward.
+
+    A task may also have ``columns``, a mapping ``{column: function of an item and a completion}``: what it knows of an answer beside
+    the reward, for the components of the same plugin (``trainer/brought.py``).
+    """
 
     @property
     def max_new_tokens(self) -> int:
