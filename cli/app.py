@@ -118,19 +118,6 @@ def conformance(
 
 
 @app.command()
-def conformance(
-    target: Annotated[str, typer.Argument(help="A component's name, a .py file, or an installed package")],
-    json: Json = False,
-    compile: Annotated[bool, typer.Option("--compile", help="Also whether torch.compile makes one graph; takes seconds each.")] = False,
-    examples: Annotated[int, typer.Option(min=1, max=1000, help="Random inputs that each check tries.")] = 3,
-) -> None:
-    """Whether components keep what they and their kinds promise; a broken promise with its smallest input."""
-    from .conformance import conform
-
-    raise typer.Exit(conform(target, compile=compile, examples=examples, as_json=json))
-
-
-@app.command()
 def train(
     recipe: Annotated[str | None, typer.Argument(help="A bundled name or a file")] = None,
     overrides: Overrides = None,

@@ -1,7 +1,8 @@
 """Metrics as (sum, count) and extremes: exact over micro-batches and ranks, brought to the host in one transfer."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,8 @@ from ..numerics import accumulator
 from ..registry import ColumnError, Max, Mean, Min
 
 
-class Measure(NamedTuple):
+@dataclass(frozen=True)
+class Measure:
     """One metric so far: ``"mean"`` keeps (sum, count), ``"max"`` and ``"min"`` an extreme."""
 
     kind: str
