@@ -13,7 +13,7 @@ PAGE = (ROOT / "docs" / "plugins.md").read_text("utf-8")
 BLOCKS = blocks(PAGE)
 COMMAND = re.compile(r"^\$ ((?:\w+=\S* )*)(.*)\n((?:(?!\$ ).*\n?)*)", re.M)
 ASKED = {"cd", "lossary", "pip", "pytest", "python"}
-FAILS = re.compile(r"^lossary: |\bfaults?\b|\d failed|is not loaded|\bfails\b", re.M)
+FAILS = re.compile(r"^lossary: |\bfaults?\b|\d failed|\d broken", re.M)
 """What is shown of a command that ends with an exit code."""
 
 
