@@ -302,7 +302,7 @@ def test_the_program_fails_in_plain_words(mine):
     assert done.stdout == ""
     assert (
         done.stderr
-        == "lossary: override 'policy_loss.tilt=0': policy_loss.tilt: 0 is out of bounds; expected a number > 0 (policy_loss 'tilted')\n"
+        == "lossary: override 'policy_loss.tilt=0', character 13: policy_loss.tilt: 0 is out of bounds; expected a number > 0 (policy_loss 'tilted')\n"
     )
 
 

@@ -98,7 +98,7 @@ def test_the_parts_of_a_value_have_places_of_their_own():
         ("policy_loss='grpo' # mine", "{}, character 19: policy_loss: what stands after the value would be lost"),
         ("policy_loss.clip_ratio_low=0.1 # mine", "{}, character 13: policy_loss.clip_ratio_low: '0.1 # mine' is not a number"),
         ("kl.²=1", "{}, character 4: kl.²: the list has no entry '²'; it has 1, counted from 0"),
-        ("kl.0.use=!!python/name:os.system", "{}, character 6: kl.0.use: '!!python/name:os.system' cannot be imported"),
+        ("kl.0.use=!!python/name:os.system", "{}, character 6: kl.0.use: '!!python/name:os.system': '!!python/name' is no module's name"),
         ("kl={use: !!python/name:os.system k3}", "{}, character 5: kl.use: the tag 'tag:yaml.org,2002:python/name:os.system' is not read"),
     ],
 )  # fmt: skip
