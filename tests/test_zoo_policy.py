@@ -68,8 +68,9 @@ POLICY = [c for (kind, _), c in BOOK.items() if kind == "policy_loss"]
 
 @pytest.mark.parametrize("component", [c for c in POLICY if "on-policy-gradient" in c.claims], ids=lambda c: c.name)
 def test_on_policy_the_gradient_is_the_advantage(component: Any) -> None:
-    batch = little()
-    _, grad = gradient(component.name, batch, batch["old_log_prob"])
+    batch, same = little(), little()["old_log_prob"]
+    batch = batch.with_columns(Level.TOKEN, rollout_log_prob=same, ref_log_prob=same)
+    _, grad = gradient(component.name, batch, same)
     torch.testing.assert_close(grad, -batch["advantages"], rtol=1e-12, atol=1e-12)
 
 
