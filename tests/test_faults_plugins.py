@@ -85,8 +85,6 @@ def test_registry_o2_nothing_is_looked_up_in_a_step(site, monkeypatch):
 def test_registry_o3_a_name_of_another_kind_says_of_which(site):
     said = faults(recipe(site, "policy_loss: k3\n"))
     assert "'k3' is a kl, not a policy_loss: it stands under 'kl'." in said
-    assert "Known: " in said
-    assert "ppo-clip" in said
 
 
 def test_registry_o4_an_import_path_needs_no_decorator(site):

@@ -124,7 +124,7 @@ def test_on_policy_the_gradient_is_minus_the_advantage(c: Component) -> None:
     batch = Batch.from_padded(torch.tensor([[1, 1, 0], [1, 1, 1]]))
     new, advantages = t(-1.0, -2.0, -0.5, -3.0, -0.1).requires_grad_(), t(1.0, -2.0, 0.0, 0.5, -0.3)
     seen = {"log_prob": new, "old_log_prob": new.detach(), "advantages": advantages, "sequences": batch.sequences, "entropy": -new.detach()}
-    seen |= {"rollout_log_prob": new.detach(), "ref_log_prob": new.detach()}
+    seen |= {"rollout_log_prob": new.detach(), "ref_log_prob": new.detach(), "policy_version": torch.zeros(5), "step": torch.tensor(0.0)}
     out = c.function(*(seen.get(i.name) if i.optional else seen[i.name] for i in c.inputs))
     assert_close(grad(out[0] if isinstance(out, tuple) else out, new), -advantages)
 
