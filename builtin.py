@@ -8,11 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from . import aggregators, algorithms, estimators
+from . import aggregators, algorithms, estimators, tasks
 from .batch import ONE_RANK, Ranks
 from .pipeline import Objective, Recipe, build, load_recipe
 from .registry import Catalog, Column, LossaryError, PluginWarning, Selection
-from .trainer import tasks
 
 BUILTIN = (algorithms, estimators, aggregators, tasks)
 

@@ -14,10 +14,10 @@ import lossary
 from lossary import builtin
 from lossary.pipeline import load_recipe
 from lossary.registry import ColumnError, RecipeError, column
+from lossary.tasks import Item, spell_backward
 from lossary.trainer.brought import filled, own_columns
 from lossary.trainer.loop import train
 from lossary.trainer.settings import Settings
-from lossary.trainer.tasks import Item, spell_backward
 
 BRINGS = {
     "policy_loss/doubt-clip", "policy_loss/rollback", "advantage/trusted-baseline", "aggregation/trusted-mean", "task/doubtful-judge",
@@ -108,7 +108,7 @@ def test_a_value_that_is_not_finite_is_refused():
 
 def test_what_a_task_cannot_fill_is_a_fault_of_the_recipe(tmp_path, monkeypatch):
     (tmp_path / "own.py").write_text(
-        "from lossary import task\nfrom lossary.trainer.tasks import spell_backward\n\n"
+        "from lossary import task\nfrom lossary.tasks import spell_backward\n\n"
         "@task\ndef eager():\n    made = spell_backward()\n    object.__setattr__(made, 'columns', {'zeal': len})\n    return made\n"
     )
     recipe = tmp_path / "r.yaml"

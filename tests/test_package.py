@@ -107,6 +107,6 @@ def test_everything_is_loaded_once_and_under_its_own_name():
 
 
 def test_data_files_are_found():
-    assert "tac"[::-1] in (files("lossary.trainer.tasks") / "words.txt").read_text("utf-8").split()
+    assert "tac"[::-1] in (files("lossary.tasks") / "words.txt").read_text("utf-8").split()
     assert {p.name for p in (files("lossary") / "recipes").iterdir()} == {p.name for p in (ROOT / "recipes").iterdir()}
     assert (files("lossary") / "py.typed").is_file()

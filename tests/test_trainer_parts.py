@@ -6,11 +6,10 @@ import pytest
 import torch
 
 from lossary import catalog
-from lossary.trainer.chars import Chars, UnknownCharacter
+from lossary.models import GPT, Chars, UnknownCharacter
+from lossary.tasks import Item, add_numbers, sort_letters, spell_backward
 from lossary.trainer.evaluation import accuracy
-from lossary.trainer.gpt import GPT
 from lossary.trainer.rollout import Rollout, SamplingParams, TorchBackend, left_pad
-from lossary.trainer.tasks import Item, add_numbers, sort_letters, spell_backward
 
 TASKS = {"add-numbers": add_numbers, "sort-letters": sort_letters, "spell-backward": spell_backward}
 CHARS = Chars()

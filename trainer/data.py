@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
-from .chars import Chars
+from ..models.chars import Chars
+from ..tasks import Item, Task
 from .rollout import Rollout, left_pad
-from .tasks import Item, Task
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """Held-out accuracy: greedy answers to questions that training never asks."""
 
-from .chars import Chars
+from ..models.chars import Chars
+from ..tasks import Task
 from .rollout import RolloutBackend, SamplingParams
-from .tasks import Task
 
 
 def accuracy(backend: RolloutBackend, task: Task, chars: Chars, items: int) -> float:

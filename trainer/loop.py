@@ -14,20 +14,20 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..builtin import compose
+from ..models.chars import Chars
+from ..models.gpt import GPT
 from ..pipeline import LossOut, Objective
 from ..registry import LossaryError
+from ..tasks import Item
 from . import checkpoint
 from .brought import filled
-from .chars import Chars
 from .data import Inputs, from_demonstrations, from_rollouts, training_items
 from .evaluation import accuracy
-from .gpt import GPT
 from .optimizing import Optimizing
 from .rollout import SamplingParams, TorchBackend
 from .run_folder import RunFolder
 from .scoring import all_at_once, head_of, hidden_of, policy_scores, ref_logits_of, values_of
 from .settings import Settings
-from .tasks import Item
 
 Listener = Callable[[Mapping[str, Any]], None]
 

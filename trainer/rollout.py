@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from .gpt import GPT, KVCache
+from ..models.gpt import GPT, KVCache
 
 
 @dataclass(frozen=True)

@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch, left_shift_padded
+from ..models.gpt import GPT
 from ..pipeline import Logits, LossHead, Scores
 from .data import Inputs
-from .gpt import GPT
 
 
 def hidden_of(model: GPT, inputs: Inputs, batch: Batch) -> Tensor:

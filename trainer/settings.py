@@ -9,8 +9,8 @@ from ..builtin import catalog
 from ..pipeline import Objective, Plan, Recipe, bind, survey
 from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict, fingerprint
 from ..registry.hyper import Count, NonNegative, Positive
+from ..tasks import Task
 from .brought import fillers_of, own_columns
-from .tasks import Task
 
 DEMONSTRATED = frozenset({"log_prob", "entropy", "logits", "token_ids", "prompt_lengths"})
 """Columns of a step on the task's own answers."""

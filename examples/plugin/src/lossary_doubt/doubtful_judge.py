@@ -7,7 +7,7 @@ from typing import Annotated
 
 from lossary import task
 from lossary.registry.hyper import Fraction
-from lossary.trainer.tasks import ExactMatch, Item, Task, spell_backward
+from lossary.tasks import ExactMatch, Item, Task, spell_backward
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from ...registry import task
+from ..registry import task
 from .task import ExactMatch, Item, Task
 
 
@@ -29,7 +29,7 @@ def spell_backward(
     if min_letters > max_letters:
         raise ValueError(f"min_letters={min_letters} is above max_letters={max_letters}")
     by_length: dict[int, list[str]] = {length: [] for length in range(min_letters, max_letters + 1)}
-    for word in (files("lossary.trainer.tasks") / "words.txt").read_text("utf-8").split():
+    for word in (files("lossary.tasks") / "words.txt").read_text("utf-8").split():
         if len(word) in by_length:
             by_length[len(word)].append(word)
 

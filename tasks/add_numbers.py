@@ -5,7 +5,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from ...registry import task
+from ..registry import task
 from .task import ExactMatch, Item, Task
 
 

@@ -1,9 +1,9 @@
-"""Small tasks with a held-out set and a reward that is exact."""
+"""Tasks: what is asked, and what an answer is worth. Small ones with a held-out set and a reward that is exact."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...registry import hookimpl
+from ..registry import hookimpl
 from .add_numbers import add_numbers
 from .sort_letters import sort_letters
 from .spell_backward import spell_backward
