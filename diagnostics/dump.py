@@ -172,7 +172,8 @@ def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
                 raise DumpError("it is no dump of a batch: the part 'lossary' is missing from its header.")
             if len(text) > MOST_META:
                 raise DumpError(f"its plain values are {len(text)} bytes long; at most {MOST_META} are read.")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118: the file is no mapping
+            names: list[str] = file.keys()
+            tensors = {name: file.get_tensor(name) for name in names}
     except (OSError, SafetensorError) as error:
         raise DumpError(f"it is no safetensors file: {error}") from error
     try:
@@ -259,5 +260,7 @@ def _filled(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         return {k: _filled(v, tensors) for k, v in value["map"].items()}
     name = value.get("tensor")
     if set(value) != {"tensor"} or not isinstance(name, str) or name not in tensors:
-        raise DumpError(f"the state names the tensor {name!r}, which the file lacks; it has {listing(n for n in tensors if n[:6] == 'state.')}.")
+        raise DumpError(
+            f"the state names the tensor {name!r}, which the file lacks; it has {listing(n for n in tensors if n[:6] == 'state.')}."
+        )
     return tensors[name]

@@ -68,7 +68,7 @@ def packed(tensors: Mapping[str, Tensor], said: Mapping[str, Any], outer: Batch 
     if ids is not None and (ids.dim() != 1 or ids.dtype != torch.long):
         raise DumpError(f"column 'group_ids' is {ids.dtype} {list(ids.shape)}; expected one 64-bit integer per sequence.")
     batch = Batch(
-        sequences=Sequences.of(lengths, total, ids, None if ids is None else len(ids.unique())),
+        sequences=Sequences.of(lengths, total, ids, None if ids is None else len(set(ids.tolist()))),
         columns=columns,
         levels=levels,
         layout=layout,

@@ -11,7 +11,7 @@ from lossary.trainer.run_folder import RunFolder
 from lossary.trainer.scoring import policy_scores, values_of
 from lossary.trainer.settings import Settings
 
-SMALL = ("rollout.prompts=8", "rollout.samples_per_prompt=4", "warm_up.steps=12", "evaluate.items=4")
+SMALL = ("rollout.prompts=16", "rollout.samples_per_prompt=8", "evaluate.items=4")
 
 
 @dataclass(frozen=True)

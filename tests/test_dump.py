@@ -67,7 +67,9 @@ def test_a_batch_comes_back_as_it_was(files, tmp_path):
     assert again.prompts == dump.batch.prompts
     assert again.levels == dump.batch.levels
     for kind in ("columns", "weights", "coefficients"):
-        assert {n: equal(x, getattr(again, kind)[n]) for n, x in getattr(dump.batch, kind).items()} == dict.fromkeys(getattr(again, kind), True)
+        assert {n: equal(x, getattr(again, kind)[n]) for n, x in getattr(dump.batch, kind).items()} == dict.fromkeys(
+            getattr(again, kind), True
+        )
     assert equal(again.unpack(again["old_log_prob"]), dump.batch.unpack(dump.batch["old_log_prob"]))
 
 
@@ -155,7 +157,9 @@ def test_a_spoilt_file_says_what_is_wrong(case, tmp_path):
         load_batch(path)
 
 
-@pytest.mark.parametrize("bytes_", [b"", b"\x00" * 4, struct.pack("<Q", 2**60) + b"{}", struct.pack("<Q", 5) + b"{oops", b"PK\x03\x04 a pickle"])
+@pytest.mark.parametrize(
+    "bytes_", [b"", b"\x00" * 4, struct.pack("<Q", 2**60) + b"{}", struct.pack("<Q", 5) + b"{oops", b"PK\x03\x04 a pickle"]
+)
 def test_bytes_that_are_no_dump_are_refused(bytes_, tmp_path):
     (tmp_path / "f").write_bytes(bytes_)
     with pytest.raises(DumpError, match="no safetensors file"):
