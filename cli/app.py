@@ -139,6 +139,20 @@ def train(
 
 
 @app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="A dumped batch")],
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Compare with this setting; may be repeated.")] = None,
+    against: Annotated[str | None, typer.Option(metavar="RECIPE", help="Compare with another recipe.")] = None,
+    json: Json = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """A dumped batch again: loss, gradients and metrics to the last bit, or what another setting would make of them."""
+    from .replaying import replay
+
+    raise typer.Exit(replay(file, set_ or [], against, as_json=json))
+
+
+@app.command()
 def plugins(
     json: Json = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also the traceback of each one that failed.")] = False,
