@@ -153,6 +153,29 @@ def replay(
 
 
 @app.command()
+def forensics(file: Annotated[Path, typer.Argument(help="A dumped batch")], json: Json = False, no_plugins: NoPlugins = False) -> None:
+    """Which term a dumped step's gradient comes from, and how much of each token's advantage was left."""
+    from .forensics import show_forensics
+
+    show_forensics(file, as_json=json)
+
+
+@app.command()
+def explain(
+    file: Annotated[Path, typer.Argument(help="A dumped batch")],
+    token: Annotated[str, typer.Option(metavar="I,J", help="Token J of sequence I, both counted from 0.")],
+    html: Annotated[Path | None, typer.Option(help="Also draw its sequence, coloured by contribution, into this file.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --html replace a file that is there.")] = False,
+    json: Json = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """The arithmetic of one token of a dumped batch: columns, ratio, clip, weight, contribution."""
+    from .tokens import explain_token
+
+    explain_token(file, token, html, as_json=json, force=force)
+
+
+@app.command()
 def plugins(
     json: Json = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also the traceback of each one that failed.")] = False,

@@ -83,8 +83,8 @@ def compare(dump: Dump, before: Objective, after: Objective) -> Comparison:
     if _estimates(before) != _estimates(after):
         anew, caution = "estimate", _cut(dump.batch)
     one, other = (_prepared(dump.batch, o, anew) for o in (before, after))
-    results = [rerun(o, b, dump.outputs, dump.generator) for o, b in ((before, one), (after, other))]
-    return Comparison(*results, _terms(dump.outputs, (before, one), (after, other)), anew, caution)
+    first, second = (rerun(o, b, dump.outputs, dump.generator) for o, b in ((before, one), (after, other)))
+    return Comparison(first, second, _terms(dump.outputs, (before, one), (after, other)), anew, caution)
 
 
 def weighed(dump: Dump, objective: Objective) -> Batch:
