@@ -131,8 +131,11 @@ class Objective:
         return replace(corrected(rules, replace(batch, reports={}), made, self.ranks), measured=True)
 
     @torch.no_grad()
-    def weigh(self, batch: Batch) -> Batch:
-        """Once per optimizer step: count over all ranks, make each aggregation's weights, fix the coefficients of this step."""
+    def weigh(self, batch: Batch, totals: Totals | None = None) -> Batch:
+        """Once per optimizer step: count over all ranks, make each aggregation's weights, fix the coefficients of this step.
+
+        ``totals`` are the counts of the whole step where a host cut it already and made them: then ``batch`` is one micro-batch.
+        """
         require(self.plan, batch, "weigh")
         self._require_estimated(batch)
         if self.measures and not batch.measured:
@@ -144,11 +147,13 @@ class Objective:
         whole = batch.sequences.across(self.ranks)
         self._require_whole_groups(batch, whole)
         step = scalar_like(self.memory.step, batch.sequences.lengths)
-        totals = self._totals(batch, whole)
+        counted, totals = totals is None, totals or self._totals(batch, whole)
         weights = self._weights("critic" if batch.kept is not None else "", batch, whole, totals, step)
         inner = batch.kept
         if inner is not None:
             if self.plan.denominator == "kept":
+                if not counted:
+                    raise LossaryError("the host counted all tokens, not those that corrections left: say 'denominator: original'.")
                 sequences = inner.sequences.across(self.ranks)
                 left = replace(self._totals(inner, sequences), tokens_original=totals.tokens)
                 inner = replace(inner, weights=self._weights("actor", inner, sequences, left, step), totals=left)
