@@ -6,6 +6,7 @@ but for the factors that it is known to apply (``times`` undoes those).
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,7 +71,7 @@ class Hosted:
         ``tokens`` and ``sequences`` are the host's counts of the step (None: this batch is the step). ``weight`` multiplies the policy
         loss of each token after clipping, as the host's own correction. ``times`` multiplies the result.
         """
-        brought = {name: x for name, x in columns.items() if x is not None}
+        brought: dict[str, Any] = {name: x for name, x in columns.items() if x is not None}
         reads = self.policy is not None and WEIGHT in self.policy.bound.reads
         if weight is not None and reads:
             brought[WEIGHT] = weight

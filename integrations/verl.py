@@ -32,9 +32,9 @@ HINTS = {
     "old_values": "verl gives values only to its own algorithm.adv_estimator=gae.",
     "old_log_prob": "verl takes a KL from the reward by itself: algorithm.use_kl_in_reward=True.",
 }
-KL_NAMES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}
-"""What verl calls our KL estimators."""
 PLAIN = {"k1": ("kl", "k1"), "k2": ("mse", "k2"), "k3": ("low_var_kl", "k3"), "abs": ("abs",)}
+"""What verl calls our KL estimators."""
+KL_NAMES = {ours: theirs[0] for ours, theirs in PLAIN.items()}
 
 
 class PolicyLoss:
@@ -172,7 +172,7 @@ class Advantage:
     ) -> tuple[Tensor, Tensor]:
         """Return padded advantages and returns, 0 wherever no sampled token was."""
         objective = estimating(self.name, config)
-        columns = {"token_rewards": token_level_rewards, "baseline_rewards": reward_baselines}
+        columns: dict[str, Any] = {"token_rewards": token_level_rewards, "baseline_rewards": reward_baselines}
         columns["group_ids"] = None if index is None else [str(i) for i in index]
         batch = Batch.from_padded(response_mask, masked_rewards="to-sequence", **{k: v for k, v in columns.items() if v is not None})
         with torch.no_grad():
