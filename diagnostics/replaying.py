@@ -115,7 +115,7 @@ def _prepared(batch: Batch, objective: Objective, anew: str) -> Batch:
             raise ColumnError(
                 f"a filter of {objective.plan.name} drops {gone} of {len(raw)} sequences; two recipes are compared on the same."
             )
-    return objective.weigh(batch, recount=False)
+    return objective.weigh(batch, totals=batch.totals)
 
 
 def _terms(outputs: Mapping[str, Tensor], *sides: tuple[Objective, Batch]) -> tuple[TermGap, ...]:

@@ -131,10 +131,10 @@ class Objective:
         return replace(corrected(rules, replace(batch, reports={}), made, self.ranks), measured=True)
 
     @torch.no_grad()
-    def weigh(self, batch: Batch, *, recount: bool = True) -> Batch:
+    def weigh(self, batch: Batch, totals: Totals | None = None) -> Batch:
         """Once per optimizer step: count over all ranks, make each aggregation's weights, fix the coefficients of this step.
 
-        Without ``recount`` a batch that was weighed keeps its totals, so that a part of a step can be weighed anew by itself.
+        ``totals`` are the counts of the whole step where they are known already: then ``batch`` may be a part of it.
         """
         require(self.plan, batch, "weigh")
         self._require_estimated(batch)
@@ -147,15 +147,16 @@ class Objective:
         whole = batch.sequences.across(self.ranks)
         self._require_whole_groups(batch, whole)
         step = scalar_like(self.memory.step, batch.sequences.lengths)
-        known = None if recount else batch.totals
-        totals = self._totals(batch, whole) if known is None else known
+        counted, totals = totals is None, self._totals(batch, whole) if totals is None else totals
         weights = self._weights("critic" if batch.kept is not None else "", batch, whole, totals, step)
         inner = batch.kept
         if inner is not None:
             if self.plan.denominator == "kept":
+                if not counted and inner.totals is None:
+                    raise LossaryError("the host counted all tokens, not those that corrections left: say 'denominator: original'.")
                 sequences = inner.sequences.across(self.ranks)
-                counted = None if known is None else inner.totals
-                left = replace(self._totals(inner, sequences) if counted is None else counted, tokens_original=totals.tokens)
+                known = self._totals(inner, sequences) if counted or inner.totals is None else inner.totals
+                left = replace(known, tokens_original=totals.tokens)
                 inner = replace(inner, weights=self._weights("actor", inner, sequences, left, step), totals=left)
             else:
                 all_tokens = self._weights("actor", batch, whole, totals, step)
