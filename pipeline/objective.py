@@ -17,7 +17,7 @@ from .estimating import Estimator, coefficient_of
 from .memory import Memory
 from .metrics import Measure, added, combined, measure
 from .needs import needs, require
-from .outputs import Outputs, certain
+from .outputs import Outputs, certain, joined
 from .piecewise import READ, Pieces, Policy, passing
 from .planning import costs_of, packed, part_of, parts_needed, shuffled, units_of
 from .sides import Side, side_of
@@ -352,7 +352,7 @@ class Objective:
         dtype = dtype or outputs.dtype
         sums: dict[str, Tensor] = {}
         for role, found in parts.items():
-            total = _joined(found, outputs.anchors(role, self._certain))
+            total = joined(found, outputs.anchors(role, self._certain))
             if total is None:  # a role without terms still carries its anchors, unless the model brought nothing for it
                 continue
             if found:
@@ -396,11 +396,3 @@ class Objective:
         coefficients = [*(t.coefficient for t in self.plan.terms), *(k.coefficient for k in self.plan.reward_kl)]
         bounds += [(c.key, c.bound) for c in coefficients if c.bound is not None]
         return [(key, b) for key, b in bounds if b.component.stateful]
-
-
-def _joined(parts: list[Tensor], anchors: list[Tensor]) -> Tensor | None:
-    """Add up one role's terms; the model's outputs join with empty sums, so that a loss without tokens still has their graph."""
-    total = None
-    for x in (*parts, *(x[:0].sum() for x in anchors)):
-        total = x if total is None else total + x
-    return total

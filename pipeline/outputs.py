@@ -78,3 +78,11 @@ def certain(plan: Plan) -> frozenset[str]:
     """Return the model's columns that some term learns from whatever happens: it reads no other, and without a gradient it would raise."""
     alone = (t.bound.reads & set(MODEL) for t in plan.terms)
     return frozenset(name for names in alone if len(names) == 1 for name in names)
+
+
+def joined(parts: list[Tensor], anchors: list[Tensor]) -> Tensor | None:
+    """Add up one role's terms; the model's outputs join with empty sums, so that a loss without tokens still has their graph."""
+    total = None
+    for x in (*parts, *(x[:0].sum() for x in anchors)):
+        total = x if total is None else total + x
+    return total
