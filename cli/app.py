@@ -139,6 +139,43 @@ def train(
 
 
 @app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="A dumped batch")],
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Compare with this setting; may be repeated.")] = None,
+    against: Annotated[str | None, typer.Option(metavar="RECIPE", help="Compare with another recipe.")] = None,
+    json: Json = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """A dumped batch again: loss, gradients and metrics to the last bit, or what another setting would make of them."""
+    from .replaying import replay
+
+    raise typer.Exit(replay(file, set_ or [], against, as_json=json))
+
+
+@app.command()
+def forensics(file: Annotated[Path, typer.Argument(help="A dumped batch")], json: Json = False, no_plugins: NoPlugins = False) -> None:
+    """Which term a dumped step's gradient comes from, and how much of each token's advantage was left."""
+    from .forensics import show_forensics
+
+    show_forensics(file, as_json=json)
+
+
+@app.command()
+def explain(
+    file: Annotated[Path, typer.Argument(help="A dumped batch")],
+    token: Annotated[str, typer.Option(metavar="I,J", help="Token J of sequence I, both counted from 0.")],
+    html: Annotated[Path | None, typer.Option(help="Also draw its sequence, coloured by contribution, into this file.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --html replace a file that is there.")] = False,
+    json: Json = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """The arithmetic of one token of a dumped batch: columns, ratio, clip, weight, contribution."""
+    from .tokens import explain_token
+
+    explain_token(file, token, html, as_json=json, force=force)
+
+
+@app.command()
 def plugins(
     json: Json = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Also the traceback of each one that failed.")] = False,

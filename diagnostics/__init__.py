@@ -1,0 +1,1 @@
+"""Questions to ask of a batch, of a loss and of a run: input checks, localisation, dump and replay, forensics."""
