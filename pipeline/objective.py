@@ -131,8 +131,11 @@ class Objective:
         return replace(corrected(rules, replace(batch, reports={}), made, self.ranks), measured=True)
 
     @torch.no_grad()
-    def weigh(self, batch: Batch) -> Batch:
-        """Once per optimizer step: count over all ranks, make each aggregation's weights, fix the coefficients of this step."""
+    def weigh(self, batch: Batch, *, recount: bool = True) -> Batch:
+        """Once per optimizer step: count over all ranks, make each aggregation's weights, fix the coefficients of this step.
+
+        Without ``recount`` a batch that was weighed keeps its totals, so that a part of a step can be weighed anew by itself.
+        """
         require(self.plan, batch, "weigh")
         self._require_estimated(batch)
         if self.measures and not batch.measured:
@@ -144,13 +147,15 @@ class Objective:
         whole = batch.sequences.across(self.ranks)
         self._require_whole_groups(batch, whole)
         step = scalar_like(self.memory.step, batch.sequences.lengths)
-        totals = self._totals(batch, whole)
+        known = None if recount else batch.totals
+        totals = self._totals(batch, whole) if known is None else known
         weights = self._weights("critic" if batch.kept is not None else "", batch, whole, totals, step)
         inner = batch.kept
         if inner is not None:
             if self.plan.denominator == "kept":
                 sequences = inner.sequences.across(self.ranks)
-                left = replace(self._totals(inner, sequences), tokens_original=totals.tokens)
+                counted = None if known is None else inner.totals
+                left = replace(self._totals(inner, sequences) if counted is None else counted, tokens_original=totals.tokens)
                 inner = replace(inner, weights=self._weights("actor", inner, sequences, left, step), totals=left)
             else:
                 all_tokens = self._weights("actor", batch, whole, totals, step)
