@@ -1,5 +1,6 @@
 """Inspect a batch: run the checks that have something to look at, and put what they find in order."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,6 +25,7 @@ from .finding import SERIOUS, Finding, Inspection
 from .outside import sight_of_padded
 from .sight import Check, Sight
 
+Cost = Literal["cheap", "full"]
 CHECKS: tuple[Check, ...] = (
     *checks_masks.CHECKS, *checks_columns.CHECKS, *checks_ratios.CHECKS, *checks_reference.CHECKS, *checks_mismatch.CHECKS,
     *checks_rewards.CHECKS, *checks_groups.CHECKS, *checks_advantages.CHECKS, *checks_lengths.CHECKS, *checks_denominators.CHECKS,
@@ -36,7 +38,7 @@ def inspect(
     batch: Batch | None = None,
     objective: Objective | Plan | None = None,
     *,
-    cost: Literal["cheap", "full"] = "full",
+    cost: Cost = "full",
     step: int | None = None,
     mask: Any = None,
     names: str = "lossary",
@@ -53,7 +55,26 @@ def inspect(
         raise ColumnError("inspect needs either a batch, or mask=... and columns.")
     if batch is not None and columns:
         raise ColumnError(f"inspect was given a batch and the column {next(iter(columns))!r}; put it into the batch by with_columns.")
-    sight = Sight(batch) if batch is not None else sight_of_padded(mask, columns, names)
+    if batch is None:
+        return inspect_padded(mask, columns, objective, cost=cost, step=step, names=names)
+    return _inspected(Sight(batch), objective, cost, step)
+
+
+def inspect_padded(
+    mask: Any,
+    columns: Mapping[str, Any],
+    objective: Objective | Plan | None = None,
+    *,
+    cost: Cost = "full",
+    step: int | None = None,
+    names: str = "lossary",
+) -> Inspection:
+    """Ask padded tensors: ``inspect(mask=..., **columns)`` where the columns stand in a mapping, whatever they are called."""
+    with torch.no_grad():
+        return _inspected(sight_of_padded(mask, columns, names), objective, cost, step)
+
+
+def _inspected(sight: Sight, objective: Objective | Plan | None, cost: Cost, step: int | None) -> Inspection:
     if isinstance(objective, Objective):
         step = objective.memory.step or None if step is None else step  # a new one may have been composed for an old batch
         needed = {**objective.needs("estimate")} if not sight.batch.estimated and sight.batch.totals is None else {}

@@ -164,7 +164,7 @@ FAULTS = [
     Fault("rollout-mismatch", "error", rollout(lambda x: x - 3), {"column": "rollout_log_prob"}, "other"),
     Fault("rollout-unscored", "warning", rollout(lambda x: put(x, slice(0, 300), float("nan"))), {"column": "rollout_log_prob", "sequence": 0, "token": 0}),
     Fault("rollout-copied", "warning", rollout(lambda x: x), {"column": "rollout_log_prob"}, recipe=CORRECTED),
-    Fault("stale-tokens", "warning", column("policy_version", lambda b: 20 - 9 * (b.sequences.index == 50).long()), {"sequence": 50, "token": 0}),
+    Fault("stale-tokens", "warning", column("policy_version", lambda b: torch.where(torch.arange(len(b)) == 50, 11, 20), SEQUENCE), {"sequence": 50}),
     # rewards
     Fault("rewards-missing", "error", without("rewards"), {"column": "rewards"}),
     Fault("rewards-constant", "warning", column("rewards", lambda b: one(len(b)), SEQUENCE), {"column": "rewards"}),

@@ -150,6 +150,16 @@ def test_cheap_is_a_part_of_full(healthy):
     assert full.skipped["critic-flat"] == "no column 'old_values'"
 
 
+def test_an_objective_can_be_asked(healthy):
+    step, raw, _ = healthy[3]
+    demo = compose("demo")
+    assert list(demo.inspect(raw)) == []
+    same = raw.with_columns(raw.levels["ref_log_prob"], ref_log_prob=raw["old_log_prob"])
+    assert [f.severity for f in demo.inspect(same)] == ["warning"]
+    assert [f.severity for f in demo.inspect(same, step=step)] == ["error"]
+    assert list(demo.inspect(same, step=0)) == []
+
+
 def test_what_cannot_be_inspected_says_so():
     with pytest.raises(ColumnError, match="either a batch, or mask"):
         inspect()
