@@ -21,8 +21,8 @@ RISE, FLAT = 0.1, 0.01
 EVALUATIONS = 3
 FIRST, LAST = 50, 500
 """Lines of a long run that are looked at: where it began, and where it is."""
-TIED = 0.8
-"""Share of groups without spread."""
+TIED = 0.9
+"""Share of groups without spread, where accuracy stays below ``SURE``: a task that is solved has no spread either."""
 CLIPPED, LONG = 0.3, 3
 """Clip fraction above which, for this many steps running, an update is mostly clipping."""
 OLD = 4.0
@@ -82,8 +82,8 @@ def kl_spike(lines: Sequence[Line]) -> Said:
 
 def entropy_collapse(lines: Sequence[Line]) -> Said:
     """Compare the entropy with that of the first steps, and with 0."""
-    found, scores = _series(lines, "actor/entropy"), _series(lines, "eval/accuracy")
-    if "actor/entropy" not in lines[-1] or len(found) <= USUAL or (scores[-1:] and scores[-1] >= SURE):
+    found = _series(lines, "actor/entropy")
+    if "actor/entropy" not in lines[-1] or len(found) <= USUAL or _solved(lines):
         return None
     first, now = median(found[:USUAL]), found[-1]
     rewards = _series(lines, "reward", 2 * USUAL)
@@ -100,7 +100,7 @@ def entropy_collapse(lines: Sequence[Line]) -> Said:
 def overfit(lines: Sequence[Line]) -> Said:
     """Compare the training reward with held-out accuracy over the last evaluations."""
     at = [i for i, line in enumerate(lines) if "eval/accuracy" in line and "reward" in line]
-    if "eval/accuracy" not in lines[-1] or len(at) < EVALUATIONS:
+    if len(at) < EVALUATIONS:
         return None
     since = at[-EVALUATIONS]
     scores = [float(lines[i]["eval/accuracy"]) for i in at[-EVALUATIONS:]]
@@ -109,7 +109,7 @@ def overfit(lines: Sequence[Line]) -> Said:
         return None
     every = _series(lines, "reward")
     before, now = sum(rewards[0][-USUAL:]) / USUAL, sum(rewards[1]) / len(rewards[1])
-    if max(scores) - scores[0] < FLAT and now - before > RISE * max(max(every) - min(every), 1e-9) and scores[-1] < SURE:
+    if max(scores) - scores[0] < FLAT and now - before > RISE * max(max(every) - min(every), 1e-9) and not _solved(lines):
         return (
             f"reward rose from {before:.3g} to {now:.3g} over the last {EVALUATIONS} evaluations, held-out accuracy went {scores[0]:.3g} -> {scores[-1]:.3g}",
             "the policy learns what the judge pays for, or the training prompts by heart, and not the task",
@@ -120,7 +120,7 @@ def overfit(lines: Sequence[Line]) -> Said:
 
 def zero_variance(lines: Sequence[Line]) -> Said:
     """Look at the share of groups without spread, over all and by length of prompt."""
-    if (share := lines[-1].get("groups/zero_variance")) is not None and share > TIED:
+    if (share := lines[-1].get("groups/zero_variance")) is not None and share > TIED and not _solved(lines):
         recent = _series(lines, "groups/zero_variance", LONG)
         if len(recent) == LONG and min(recent) > TIED:
             return (
@@ -131,6 +131,11 @@ def zero_variance(lines: Sequence[Line]) -> Said:
     return None
 
 
+def _solved(lines: Sequence[Line]) -> bool:
+    scores = _series(lines, "eval/accuracy")
+    return bool(scores) and scores[-1] >= SURE
+
+
 def bucket(lines: Sequence[Line]) -> Said:
     """Find lengths of prompts whose groups never had a spread, while others had."""
     names = sorted(name for name in lines[-1] if name.startswith("groups/zero_variance/"))
@@ -139,7 +144,7 @@ def bucket(lines: Sequence[Line]) -> Said:
         recent = _series(lines, name, WINDOW)
         if len(recent) == WINDOW and min(recent) == 1:
             dead.append(name.rpartition("/")[2])
-    if dead and len(dead) < len(names):
+    if dead and len(dead) < len(names) and not _solved(lines):
         return (
             f"no group of prompts of {', '.join(dead)} had a spread of rewards in {WINDOW} steps",
             "this part of the data is too easy or too hard: it costs rollouts and teaches nothing",

@@ -44,9 +44,9 @@ def judged(lines):
 CURVES = {
     "kl-spike": (lambda line, k: {"actor/ppo_kl": 3.0 if k == 0 else line["actor/ppo_kl"]}, [40]),
     "kl-spike in the loss": (lambda line, k: {"actor/kl_loss": 9.0 if k == 3 else line["actor/kl_loss"]}, [43]),
-    "entropy-collapse": (lambda line, k: {"actor/entropy": 0.4 / (k + 1), "reward": 0.5}, [47]),
+    "entropy-collapse": (lambda line, k: {"actor/entropy": 0.4 / (k + 1), "reward": 0.5}, [43]),
     "entropy-collapse to nothing": (lambda line, k: {"actor/entropy": 0.01}, [40]),
-    "reward-up-held-out-flat": (lambda line, k: {"eval/accuracy": 0.4} if "eval/accuracy" in line else {}, [60]),
+    "reward-up-held-out-flat": (lambda line, k: {"eval/accuracy": 0.4} if "eval/accuracy" in line else {}, [50]),
     "zero-variance": (lambda line, k: {"groups/zero_variance": 0.95}, [42]),
     "zero-variance-bucket": (lambda line, k: {"groups/zero_variance/prompt_8-15": 1.0}, [59]),
     "clip-saturated": (lambda line, k: {"actor/pg_clipfrac": 0.5}, [42]),
