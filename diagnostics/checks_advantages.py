@@ -15,7 +15,7 @@ def spread(sight: Sight) -> Found:
     """Find advantages that are all alike."""
     x = sight.real("advantages")
     if x.numel() > 1 and bool((x == x.flatten()[0]).all()):
-        value = float(x.flatten()[0])
+        value = float(x.flatten()[0]) + 0.0  # no -0
         yield (
             "error" if sight.batch.totals is None else "warning",  # one minibatch of many may have nothing to learn
             Place("advantages"),

@@ -86,7 +86,7 @@ def rewards_outside(sight: Sight) -> Found:
         yield (
             "error",
             place,
-            f"{n} rewards lie where the mask is 0; the first is {value:g} (token counts positions of the padded row)",
+            f"rewards where the mask is 0: {n}; the first is {value:g} (token counts positions of the padded row)",
             "no sampled token is paid for them: the reward is lost, or the mask is shifted against it",
             "pay the last sampled token, or give masked_rewards='to-sequence'; look for an index that is off by one",
         )
@@ -99,7 +99,7 @@ def advantages_outside(sight: Sight) -> Found:
         yield (
             "warning",
             place,
-            f"{n} advantages lie where the mask is 0; the first is {value:g} (token counts positions of the padded row)",
+            f"advantages where the mask is 0: {n}; the first is {value:g} (token counts positions of the padded row)",
             "whatever averages or whitens them without the mask takes them in; a shifted mask looks like this too",
             "select by the mask before any mean or standard deviation is taken",
         )

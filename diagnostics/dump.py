@@ -14,7 +14,7 @@ from torch import Tensor
 from ..batch import Batch
 from ..pipeline import Objective, Recipe, build, load_recipe
 from ..pipeline.terms import Plan
-from ..registry import FIELDS, Catalog, LossaryError, fingerprint, listing
+from ..registry import FIELDS, Catalog, Level, LossaryError, fingerprint, listing
 from .packing import DumpError, packed, unpacked
 from .running import Result, rerun
 
@@ -122,7 +122,7 @@ def save_batch(
     path = Path(path)
     if path.exists() and not replace:
         raise DumpError(f"{path} is there already; say replace=True to overwrite it.")
-    outputs = {n: batch.layout.pack(x, n) if FIELDS[n].level.value == "token" else x for n, x in (outputs or {}).items()}
+    outputs = {n: batch.layout.pack(x, n) if FIELDS[n].level is Level.TOKEN else x for n, x in (outputs or {}).items()}
     for name, texts, size in (("tokens", tokens, batch.sequences.index.shape[0]), ("group_names", group_names, len(batch))):
         if texts and len(texts) != size:
             raise DumpError(f"{name} has {len(texts)} texts; expected {size}.")
