@@ -15,7 +15,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="A glossary of losses: list, find, look up, check, try and train.",
+    help="A glossary of losses: list, find, look up, check, try, train, and find out what is wrong.",
 )
 Json = Annotated[bool, typer.Option("--json", help="Print what a machine may read.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as a.b=value, e.g. policy_loss.clip_ratio_high=0.3")]
@@ -136,6 +136,20 @@ def train(
         print("lossary: say either a recipe or --resume RUN.", file=sys.stderr)
         raise typer.Exit(2)
     train_recipe(recipe, overrides or [], out, resume, as_json=json)
+
+
+@app.command()
+def doctor(
+    batch: Annotated[Path, typer.Argument(help="A saved batch, padded tensors with response_mask (.safetensors), or a run folder")],
+    recipe: Annotated[str | None, typer.Argument(help="What the batch is for: a bundled name or a file")] = None,
+    names: Annotated[str, typer.Option(help="Whose names padded tensors have: lossary or verl.")] = "lossary",
+    json: Json = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """What is wrong with a batch or a run: where, why it matters, what to do. Exit code 1 if it is serious."""
+    from .doctor import examine
+
+    raise typer.Exit(examine(batch, recipe, names=names, as_json=json))
 
 
 @app.command()

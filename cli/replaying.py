@@ -51,7 +51,7 @@ def _two(dump: Dump, overrides: list[str], against: str | None) -> tuple[Objecti
 
 def _again(console: Console, path: Path, dump: Dump, again: Result, apart: list[str] | None, changed: list[str]) -> None:
     _heading(console, path, dump)
-    console.print(f"  loss {_number(float(again.total))}\n", highlight=False)
+    console.print(f"  loss {_number(float(again.total))}", highlight=False)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
     table.add_column("metric", style="cyan")
     table.add_column("value", justify="right")
@@ -82,7 +82,7 @@ def _heading(console: Console, path: Path, dump: Dump) -> None:
 def _show(console: Console, path: Path, dump: Dump, told: Comparison, overrides: list[str], against: str | None) -> None:
     _heading(console, path, dump)
     after = ", ".join([*([against] if against else []), *overrides[:KEYS]])
-    console.print(f"  before  the file's recipe\n  after   {escape(after)}\n", highlight=False, soft_wrap=True)
+    console.print(f"  before  the file's recipe\n  after   {escape(after)}", highlight=False, soft_wrap=True)
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0))
     table.add_column("term", style="cyan")
     for title in ("before", "after", "|gradient|", "after", "tokens"):

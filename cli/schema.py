@@ -8,7 +8,7 @@ from ..builtin import catalog
 from ..pipeline import load_recipe, survey
 from ..pipeline.schema import component_schema, recipe_schema
 from ..registry import KINDS, RecipeError, UnknownName, listing, nearest
-from ..trainer.settings import EvaluateSettings, ModelSettings, RolloutSettings, TrainSettings, WarmUpSettings
+from ..trainer.settings import DiagnoseSettings, EvaluateSettings, ModelSettings, RolloutSettings, TrainSettings, WarmUpSettings
 
 TRAINING: dict[str, type[BaseModel]] = {
     "model": ModelSettings,
@@ -16,6 +16,7 @@ TRAINING: dict[str, type[BaseModel]] = {
     "rollout": RolloutSettings,
     "train": TrainSettings,
     "evaluate": EvaluateSettings,
+    "diagnose": DiagnoseSettings,
 }
 
 

@@ -94,6 +94,7 @@ class _Live:
 
     def __init__(self, console: Console, settings: Settings) -> None:
         self.console, self.settings, self.reward, self.score = console, settings, "", ""
+        self.warnings = 0
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -118,6 +119,11 @@ class _Live:
         self.progress.update(self.main, completed=step)
 
     def __call__(self, line: Mapping[str, Any]) -> None:
+        if "warning" in line:
+            self.warnings += 1
+            text = f"[yellow]warning[/] step {line['step']}, {line['warning']}: {escape(line['found'])}"
+            self.console.print(text, highlight=False)
+            return
         if "warm_up" in line:
             self.progress.update(self.warm, completed=line["warm_up"], said=f"loss {line['loss']:.3f}")
             return

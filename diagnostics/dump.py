@@ -1,12 +1,14 @@
 """A batch in a file, with all that its loss was made of: what a night left behind for the morning. ``safetensors``, so no code is ever read."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -66,8 +68,6 @@ class Dump:
 
     def read_recipe(self, overrides: Sequence[str] = ()) -> Recipe:
         """Return the file's recipe with ``a.b=value`` applied."""
-        import yaml
-
         try:
             values = yaml.safe_load(self.recipe or "")
         except yaml.YAMLError as error:
@@ -85,8 +85,6 @@ class Dump:
 
 def lock_of(plan: Plan) -> dict[str, Any]:
     """Return what a recipe resolved to: every component with its settings, who brought it and the fingerprint of its code."""
-    from .. import __version__
-
     used = [
         {
             "slot": b.slot,
@@ -98,7 +96,8 @@ def lock_of(plan: Plan) -> dict[str, Any]:
         }
         for b in plan.bounds
     ]
-    return {"lossary": __version__, "torch": torch.__version__, "components": used}
+    house = sys.modules[__name__.partition(".")[0]]  # not imported: what stands above must not be reached from here
+    return {"lossary": house.__version__, "torch": torch.__version__, "components": used}
 
 
 def save_batch(

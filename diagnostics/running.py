@@ -1,7 +1,8 @@
 """One loss run again from columns that were kept: the whole of it, or term by term with each token's share."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -42,8 +43,14 @@ class Share:
     gradients: Mapping[str, Tensor]
     """Of ``coefficient * value``, by the model's column, over all tokens of the batch."""
     reports: Mapping[str, Measure]
-    where: Tensor
-    """``[N']``: where the side's tokens lie in the batch."""
+    batch: Batch
+
+    @cached_property
+    def where(self) -> Tensor:
+        """``[N']``: where the side's tokens lie in the batch."""
+        if self.term.role == "actor" and self.batch.kept is not None:
+            return self.batch.kept_tokens
+        return torch.arange(self.batch.sequences.index.shape[0], device=self.batch.rows.device)
 
     def per_token(self, tokens: int) -> Tensor:
         """``[N]``: each token's contribution to the total: coefficient, weight and loss multiplied; 0 where the term does not see it."""
@@ -69,7 +76,7 @@ def fresh(objective: Objective) -> Objective:
 
 def leaves_of(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the model's columns cut from whatever made them, those that learn with a gradient of their own."""
-    return {n: x.detach().clone().requires_grad_(n in LEARN) for n, x in outputs.items()}
+    return {n: x.detach().requires_grad_(n in LEARN) for n, x in outputs.items()}
 
 
 def rerun(objective: Objective, batch: Batch, outputs: Mapping[str, Tensor], generator: Tensor | None = None) -> Result:
@@ -89,27 +96,38 @@ def rerun(objective: Objective, batch: Batch, outputs: Mapping[str, Tensor], gen
 
 def shares(objective: Objective, batch: Batch, outputs: Mapping[str, Tensor]) -> list[Share]:
     """Return every term of a weighed batch by itself, at the widest look there is: nothing is fused, nothing reduced."""
-    if batch.totals is None:
-        raise LossaryError("this batch was not weighed: its tokens have no weight yet.")
-    return [share(objective, term, batch, outputs) for term in objective.plan.terms]
+    terms = objective.plan.terms
+    sides, leaves = _seen(objective, terms, batch, outputs)
+    return [_share(objective, term, batch, sides[term.role], leaves) for term in terms]
 
 
 def share(objective: Objective, term: Term, batch: Batch, outputs: Mapping[str, Tensor]) -> Share:
     """Return one term of a weighed batch."""
-    reports: dict[str, Measure] = {}
+    sides, leaves = _seen(objective, [term], batch, outputs)
+    return _share(objective, term, batch, sides[term.role], leaves)
+
+
+def _seen(
+    objective: Objective, terms: Iterable[Term], batch: Batch, outputs: Mapping[str, Tensor]
+) -> tuple[dict[str, Side], dict[str, Tensor]]:
+    """Return what each role's terms see of a batch, made once for all of them, and the model's columns."""
+    if batch.totals is None:
+        raise LossaryError("this batch was not weighed: its tokens have no weight yet.")
     leaves = leaves_of(outputs)
     with torch.enable_grad():
         shown = Outputs.of({**dict.fromkeys(LEARN), **leaves}, batch, {})
-        side = side_of(objective.plan, term.role, batch, shown, {})
+        return {role: side_of(objective.plan, role, batch, shown, {}) for role in sorted({t.role for t in terms})}, leaves
+
+
+def _share(objective: Objective, term: Term, batch: Batch, side: Side, leaves: Mapping[str, Tensor]) -> Share:
+    reports: dict[str, Measure] = {}
+    with torch.enable_grad():
         loss = unreduced(term, side, objective.memory, objective.chunk_tokens, reports)
         level = term.bound.component.returns or Level.TOKEN
         value = weighed(term, side, loss, level)
         coefficient = coefficient_in(term, batch)
         found = _gradients(coefficient * value, {n: x for n, x in leaves.items() if x.requires_grad})
-    index = batch.sequences.index
-    inner = term.role == "actor" and batch.kept is not None
-    where = batch.kept_tokens if inner else torch.arange(index.shape[0], device=index.device)
-    return Share(term, side, loss, level, coefficient, value.detach(), found, reports, where)
+    return Share(term, side, loss, level, coefficient, value.detach(), found, reports, batch)
 
 
 def coefficient_in(term: Term, batch: Batch) -> Tensor | float:
@@ -120,5 +138,6 @@ def coefficient_in(term: Term, batch: Batch) -> Tensor | float:
 def _gradients(value: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if not value.requires_grad:
         return {n: torch.zeros_like(x) for n, x in leaves.items()}
-    found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True)
+    # What made the columns of a side is shared by its terms, where corrections dropped tokens.
+    found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, retain_graph=True)
     return {n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(leaves.items(), found, strict=True)}

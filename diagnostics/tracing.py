@@ -46,6 +46,11 @@ class Trace(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.looks, self.steps, self._made = looks, list[Step](), dict[int, Step]()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say that no compiler looks at this: else torch imports its own, which takes seconds."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run one operation and note it."""
         out = func(*args, **(kwargs or {}))

@@ -85,24 +85,24 @@ def effective_weights(batch: Batch, policy: Share) -> Buckets:
 
     Tokens whose advantage or weight is 0 say nothing and are left out; those that a correction dropped count as zeroed.
     """
-    n, device = batch.sequences.index.shape[0], batch.rows.device
-    a = batch.column("advantages", Level.TOKEN).double() if "advantages" in batch else torch.zeros(n, device=device, dtype=torch.float64)
-    w = torch.ones(n, dtype=torch.float64, device=device)
-    w = w.index_copy(0, policy.where, policy.side.batch.weights[policy.term.aggregation].double())
-    slope = policy.gradients["log_prob"].double() / (policy.coefficient if float(policy.coefficient) else 1.0)
-    live = (a != 0) & (w != 0)
-    g = torch.where(live & (slope != 0), -slope / torch.where(live, a * w, 1.0), 0.0)
-    facts = torch.stack([live.double(), g, g * g, (live & (g == 0)).double(), (g < 0).double()], 1)
-
-    def summed(bucket: Tensor, size: int) -> Tensor:
-        return facts.new_zeros(size, 5).index_add(0, bucket, torch.where(live[:, None], facts, 0.0))
-
+    a, w = (x.double() for x in (_advantages(batch), policy.side.batch.weights[policy.term.aggregation]))
+    if batch.kept is not None:
+        w = w.new_ones(a.shape).index_copy(0, policy.where, w)
+    slope = policy.gradients["log_prob"] / (policy.coefficient if float(policy.coefficient) else 1.0)
+    pushes = a * w
+    live = pushes != 0
+    g = torch.where(live & (slope != 0), -slope / torch.where(live, pushes, 1.0), 0.0)
+    facts = torch.stack([live.to(g.dtype), g, g * g, (live & (g == 0)).to(g.dtype), (g < 0).to(g.dtype)], 1)
     places, lengths = batch.sequences.places, batch.sequences.spread(batch.sequences.lengths)
-    return Buckets(summed((a < 0).long(), 2), summed(_bin(places), BINS), summed(_bin(lengths), BINS))
+    edges = torch.tensor([2**i for i in range(BINS - 1)], device=a.device)
+    found = ((a < 0).long(), 2), *((torch.bucketize(x, edges, right=True), BINS) for x in (places, lengths))
+    return Buckets(*(facts.new_zeros(size, 5).index_add(0, bucket, facts) for bucket, size in found))
 
 
-def _bin(x: Tensor) -> Tensor:
-    return torch.where(x > 0, x.double().clamp(min=1).log2().floor().long() + 1, 0).clamp(max=BINS - 1)
+def _advantages(batch: Batch) -> Tensor:
+    if "advantages" not in batch:
+        return torch.zeros(batch.sequences.index.shape[0], device=batch.rows.device)
+    return batch.column("advantages", Level.TOKEN)
 
 
 def _range(i: int) -> str:

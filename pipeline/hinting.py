@@ -22,6 +22,7 @@ TRAINING = {
         "steps", "epochs", "minibatches", "max_tokens", "lr", "critic_lr", "weight_decay", "betas", "grad_clip", "seed", "threads", "checkpoint_every",
     ),
     "evaluate": ("every", "items"),
+    "diagnose": ("every",),
 }  # fmt: skip
 """What it leaves to a trainer, and the keys that the bundled one reads there (a test compares them)."""
 ALL = (*SECTIONS, *TRAINING)

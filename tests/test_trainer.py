@@ -116,7 +116,7 @@ def test_a_listener_hears_of_every_line_and_of_the_warm_up(tmp_path):
     heard = []
     made(GRPO, tmp_path, listen=heard.append).run()
     assert heard[0]["warm_up"] == heard[0]["of"] == 2
-    assert [line["step"] for line in heard[1:]] == [0, 1, 2]
+    assert [line["step"] for line in heard[1:] if "warning" not in line] == [0, 1, 2]
 
 
 def test_demonstrations_are_learned_without_any_rollout(tmp_path):

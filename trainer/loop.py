@@ -28,6 +28,7 @@ from .rollout import SamplingParams, TorchBackend
 from .run_folder import RunFolder
 from .scoring import all_at_once, head_of, hidden_of, policy_scores, ref_logits_of, values_of
 from .settings import Settings
+from .watching import Watch
 
 Listener = Callable[[Mapping[str, Any]], None]
 
@@ -51,6 +52,7 @@ class Trainer:
         self.optimizing = Optimizing(settings.train, self.policy, self.critic)
         self.backend = TorchBackend(self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
         self.lines: list[dict[str, Any]] = []
+        self.watch = Watch(settings.plan, settings.diagnose.every, folder.path, self._announce)
         self._began = time.process_time(), time.perf_counter()
 
     def _gpt(self, *, value_head: bool = False, seed: int) -> GPT:
@@ -119,8 +121,9 @@ class Trainer:
         clock.lap("time/rollout")
         batch = self._remember(inputs, batch)
         length = sum(batch.lengths) / len(batch)
-        batch = self.objective.estimate(batch)
+        raw, batch = batch, self.objective.estimate(batch)
         clock.lap("time/estimate")
+        seen = self.watch.look(raw, batch, self.step)
         outs: list[LossOut | Batch] = []
         norms: dict[str, float] = {}
         for epoch in range(train.epochs):
@@ -129,7 +132,7 @@ class Trainer:
                 outs += out
         clock.lap("time/update")
         metrics = self.objective.metrics(outs, batch)
-        return {"reward": sum(rewards) / len(rewards), "response_length/mean": length, **metrics, **norms, **clock.laps}
+        return {"reward": sum(rewards) / len(rewards), "response_length/mean": length, **metrics, **norms, **seen, **clock.laps}
 
     def _rollout(self) -> tuple[Inputs, Batch, list[float]]:
         r = self.settings.rollout
@@ -212,6 +215,11 @@ class Trainer:
         self.folder.append(line)
         self.listen(line)
         self.settings.catalog.announce({"event": "step", **line})
+        self.watch.judge(self.lines)
+
+    def _announce(self, warning: Mapping[str, Any]) -> None:
+        self.listen(warning)
+        self.settings.catalog.announce({"event": "warning", **warning})
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -241,6 +249,7 @@ class Trainer:
             raise LossaryError(f"{self.folder.checkpoint} does not fit this recipe and its overrides: {why}") from error
         self.step, self.resumed = int(saved["step"]), True
         self.lines = self.folder.keep_until(self.step)
+        self.watch.keep_until(self.step)
 
     def _check_code(self, saved: Mapping[str, list[str]]) -> None:
         """A component of the same name that runs other code would make another run of this one."""

@@ -77,6 +77,13 @@ class EvaluateSettings(Strict):
     items: Count = 256
 
 
+class DiagnoseSettings(Strict):
+    """What is looked at while it runs: the cheap checks and the rules in every step."""
+
+    every: Annotated[int, Field(ge=0)] = 20
+    """Steps between inspections by all checks; 0: nothing is looked at."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything a run is made of."""
@@ -90,6 +97,7 @@ class Settings:
     rollout: RolloutSettings
     train: TrainSettings
     evaluate: EvaluateSettings
+    diagnose: DiagnoseSettings
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Settings":
@@ -101,6 +109,7 @@ class Settings:
         rollout = recipe.section("rollout", RolloutSettings, faults)
         train = recipe.section("train", TrainSettings, faults)
         evaluate = recipe.section("evaluate", EvaluateSettings, faults)
+        diagnose = recipe.section("diagnose", DiagnoseSettings, faults)
         if model and model.d_model % model.heads:
             _fault(recipe, faults, ("model", "heads"), f"d_model {model.d_model} is not a multiple of heads {model.heads}")
         if plan and rollout:
@@ -110,7 +119,7 @@ class Settings:
         if faults or plan is None:
             raise RecipeError(faults)
         assert task is not None
-        return cls(recipe, book, plan, task, model, warm_up, rollout, train, evaluate)
+        return cls(recipe, book, plan, task, model, warm_up, rollout, train, evaluate, diagnose)
 
     def strangers(self) -> dict[str, list[str]]:
         """Return who brought each component that is not built in, and the fingerprint of its code, for a resumed run to compare."""
