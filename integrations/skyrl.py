@@ -45,7 +45,7 @@ class PolicyLoss:
         """Return the sum over sampled tokens, of advantages that SkyRL divided, and metrics."""
         mask = torch.ones_like(log_probs) if loss_mask is None else loss_mask
         weight, told = _correction(config, old_log_probs, rollout_logprobs, mask)
-        out, metrics = hosted(self.name).loss(
+        out, metrics = hosted(self.name, _settings(self.name, config)).loss(
             mask > 0,
             log_prob=log_probs,
             old_log_prob=old_log_probs,
@@ -67,10 +67,24 @@ def _correction(config: Any, old: Tensor, sampled: Tensor | None, mask: Tensor) 
     return torch.where(kept > 0, weight, 0.0), dict(told)
 
 
+def _settings(name: str, config: Any) -> tuple[tuple[str, Any], ...]:
+    """Return a component's hyperparameters as far as SkyRL's algorithm has a setting for them; a recipe has its own."""
+    found = offer("policy_loss", name)
+    if found.component is None:
+        return ()
+    out = []
+    for ours in found.component.params.model_fields:
+        place = getattr(config, "sapo", None) if ours.startswith("tau_") else config
+        value = getattr(place, {"clip_ratio_low": "eps_clip_low", "clip_ratio_high": "eps_clip_high"}.get(ours, ours), None)
+        if value is not None:
+            out.append((ours, value))
+    return tuple(out)
+
+
 @cache
-def hosted(name: str) -> Hosted:
+def hosted(name: str, said: tuple[tuple[str, Any], ...] = ()) -> Hosted:
     """Return what a loss runs; what SkyRL cannot feed or divide raises ``IntegrationError``."""
-    plan = offer("policy_loss", name).plan({}, SUM)
+    plan = offer("policy_loss", name).plan(dict(said), SUM)
     policy = next((t for t in plan.terms if t.name == "policy"), None)
     if policy is None:
         raise IntegrationError(f"{name}: this recipe has no policy_loss.")
