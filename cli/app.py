@@ -138,6 +138,32 @@ def train(
     train_recipe(recipe, overrides or [], out, resume, as_json=json)
 
 
+@app.command("import-config")
+def import_config(
+    file: Annotated[Path, typer.Argument(help="YAML, or a command's key=value and --key value words")],
+    framework: Annotated[str, typer.Option("--from", help="verl, trl, skyrl or openrlhf")],
+    out: Annotated[Path | None, typer.Option(help="Write the recipe into this new file instead of printing it.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if anything is only approximated.")] = False,
+    json: Json = False,
+) -> None:
+    """Another framework's configuration as a recipe, and what became of each of its keys."""
+    from .configs import import_config
+
+    raise typer.Exit(import_config(framework, file, out, strict=strict, as_json=json))
+
+
+@app.command()
+def export(
+    recipe: Annotated[str, typer.Argument(help="A bundled name or a file")],
+    framework: Annotated[str, typer.Option("--to", help="verl or trl")],
+    json: Json = False,
+) -> None:
+    """What a framework must be told so that a recipe is what it trains with."""
+    from .configs import export
+
+    export(framework, recipe, as_json=json)
+
+
 @app.command()
 def doctor(
     batch: Annotated[Path, typer.Argument(help="A saved batch, padded tensors with response_mask (.safetensors), or a run folder")],

@@ -27,6 +27,7 @@ OURS = (
     "vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg", "entropy_coef", "use_adaptive_entropy",
 )  # fmt: skip
 """What of ``GRPOConfig`` is the recipe's to say."""
+GIVEN_TO_ESTIMATORS = ("rewards", "component_rewards", "group_ids", "ref_log_prob", "old_log_prob")
 HINTS = {
     "ref_log_prob": "Set beta to the recipe's coefficient, so that TRL keeps a reference model.",
     "rollout_log_prob": "TRL has it where vLLM samples: use_vllm=True.",
@@ -114,26 +115,35 @@ def hosted(plan: Plan, host: Any) -> Hosted:
         raise IntegrationError(f"{WHO}: beta={settings.beta} and the recipe's KL differ; set beta={said or 0}.")
     if host.accelerator.num_processes > 1 and any(t.coefficient.bound is not None for t in plan.terms):
         raise IntegrationError(f"{WHO}: a coefficient that moves with what was measured is not reduced over TRL's processes.")
-    if any(t.role == "critic" for t in plan.terms):
-        raise IntegrationError(f"{WHO}: the recipe has a value_loss, and GRPO no critic.")
+    require_no_critic(plan)
     given = ["log_prob", "entropy", "old_log_prob", "advantages"]
     given += ["ref_log_prob"] * (settings.beta != 0) + ["rollout_log_prob"] * bool(settings.use_vllm)
     return Hosted(plan, "TRL", given, who=WHO, hints=HINTS)
 
 
+def require_no_critic(plan: Plan) -> None:
+    """Raise ``IntegrationError`` for a recipe with a value loss."""
+    if any(t.role == "critic" for t in plan.terms):
+        raise IntegrationError(f"{WHO}: the recipe has a value_loss, and GRPO no critic.")
+
+
 def estimating(plan: Plan, host: Any) -> Objective | None:
     """Return what makes advantages, or None where the recipe leaves them to TRL."""
-    if not plan.advantages:
-        return None
-    if plan.filters:
-        raise IntegrationError(f"{WHO}: TRL keeps every row, so the recipe's 'filter' has no place here.")
     many = host.accelerator.num_processes > 1
     if many and (plan.rewards or plan.reward_kl or any(b.component.returns is not Level.SEQUENCE for b in plan.advantages)):
         raise IntegrationError(f"{WHO}: over several processes only advantages of one value per sequence, from rewards alone, are made.")
-    objective = Objective(replace(plan, terms=(), corrections=()))
-    given = {"rewards", "component_rewards", "group_ids", *(() if many else ("ref_log_prob", "old_log_prob"))}
-    require_given(WHO, "TRL", objective.needs("estimate"), given, HINTS)
+    objective = made_by_recipe(plan)
+    if objective is not None:
+        given = [c for c in GIVEN_TO_ESTIMATORS if not many or not c.endswith("log_prob")]
+        require_given(WHO, "TRL", objective.needs("estimate"), given, HINTS)
     return objective
+
+
+def made_by_recipe(plan: Plan) -> Objective | None:
+    """Return what makes a recipe's advantages, or None if it has none."""
+    if plan.filters:
+        raise IntegrationError(f"{WHO}: TRL keeps every row, so the recipe's 'filter' has no place here.")
+    return Objective(replace(plan, terms=(), corrections=())) if plan.advantages else None
 
 
 def advantages_of(objective: Objective, host: Any, out: Mapping[str, Any], rewards: Tensor) -> Tensor:

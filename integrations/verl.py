@@ -32,9 +32,9 @@ HINTS = {
     "old_values": "verl gives values only to its own algorithm.adv_estimator=gae.",
     "old_log_prob": "verl takes a KL from the reward by itself: algorithm.use_kl_in_reward=True.",
 }
-PLAIN = {"k1": ("kl", "k1"), "k2": ("mse", "k2"), "k3": ("low_var_kl", "k3"), "abs": ("abs",)}
+KL_NAMES = {"k1": "kl", "k2": "mse", "k3": "low_var_kl", "abs": "abs"}
 """What verl calls our KL estimators."""
-KL_NAMES = {ours: theirs[0] for ours, theirs in PLAIN.items()}
+MODES = ("token-mean", "token-sum", "seq-mean-token-sum", "seq-mean-token-mean", "seq-mean-token-sum-norm")
 
 
 class PolicyLoss:
@@ -101,7 +101,11 @@ def _plan(name: str, recipe: str, said: tuple[tuple[str, Any], ...], mode: str, 
 
 @cache
 def _hosted(name: str, recipe: str, said: tuple[tuple[str, Any], ...], mode: str, factor: float | None) -> Hosted:
-    plan = _plan(name, recipe, said, mode, factor)
+    return left_to_recipe(name, _plan(name, recipe, said, mode, factor))
+
+
+def left_to_recipe(name: str, plan: Plan) -> Hosted:
+    """Return the terms that verl does not add by itself; one that it cannot feed raises ``IntegrationError``."""
     ours = tuple(t for t in plan.terms if t.role == "actor" and t.name != "entropy" and t.bound.component.kind.name != "kl")
     for t in ours:
         if t.coefficient.bound is not None:
@@ -124,14 +128,15 @@ def _settings(found: Offer, config: Any) -> dict[str, Any]:
     return out
 
 
-def _require_same_terms(name: str, plan: Plan, mode: str, config: Any) -> None:
-    """Raise ``IntegrationError`` where the recipe and verl's config say different things of what verl does itself."""
-    wanted: dict[str, Any] = {}
+def wanted_of_actor(name: str, plan: Plan) -> dict[str, Any]:
+    """Return what verl's actor must be told of the terms that it adds by itself, so that the recipe is what runs."""
     policy = next((t for t in plan.terms if t.name == "policy"), None)
     if policy is None:
         raise IntegrationError(f"{name}: this recipe has no policy_loss; verl has loss functions of its own for such training.")
     aggregation = plan.aggregations[policy.aggregation]
-    wanted["loss_agg_mode"] = aggregation.component.name
+    wanted: dict[str, Any] = {"loss_agg_mode": aggregation.component.name}
+    if wanted["loss_agg_mode"] not in MODES:
+        raise IntegrationError(f"{name}: verl has no loss_agg_mode {wanted['loss_agg_mode']!r}.")
     if (factor := aggregation.params.get("loss_scale_factor")) is not None:
         wanted["loss_scale_factor"] = factor
     wanted["entropy_coeff"] = next((_fixed(name, t) for t in plan.terms if t.name == "entropy"), 0)
@@ -143,10 +148,25 @@ def _require_same_terms(name: str, plan: Plan, mode: str, config: Any) -> None:
         wanted |= {"kl_loss_coef": _fixed(name, kl[0]), "kl_loss_type": KL_NAMES[kl[0].bound.component.name]}
         if kl[0].bound.component.name == "k3" and kl[0].bound.params.get("cap") != 10:
             warnings.warn(f"{name}: verl clamps its low_var_kl at 10, which the recipe does not.", RecipeWarning, stacklevel=3)
+    for t in plan.terms:
+        own = plan.aggregations[t.aggregation]
+        if (
+            t.role == "actor"
+            and (t.name == "entropy" or t in kl)
+            and (own.component, own.params) != (aggregation.component, aggregation.params)
+        ):
+            raise IntegrationError(f"{name}: verl averages {t.name!r} like the policy loss, not by {own.component.name!r}.")
+    return wanted
+
+
+def _require_same_terms(name: str, plan: Plan, mode: str, config: Any) -> None:
+    """Raise ``IntegrationError`` where the recipe and verl's config say different things of what verl does itself."""
+    wanted = wanted_of_actor(name, plan)
     there = {"loss_agg_mode": mode} | {k: getattr(config, k, None) for k in wanted if k != "loss_agg_mode"}
-    same = {k: there[k] == v or (k == "kl_loss_type" and there[k] in PLAIN[kl[0].bound.component.name]) for k, v in wanted.items()}
-    if not all(same.values()):
-        say = " ".join(f"actor_rollout_ref.actor.{k}={wanted[k]}" for k in wanted if not same[k])
+    if (said := str(there.get("kl_loss_type"))) in KL_NAMES:  # k1, k2, k3: other names of the same
+        there["kl_loss_type"] = KL_NAMES[said]
+    if differ := [k for k in wanted if there[k] != wanted[k]]:
+        say = " ".join(f"actor_rollout_ref.actor.{k}={wanted[k]}" for k in differ)
         raise IntegrationError(f"{name}: the recipe and verl's config differ in what verl does itself; say {say}")
 
 
@@ -190,34 +210,51 @@ def estimating(name: str, config: Any) -> Objective:
         known = found.component.params.model_fields
         settings = {k: getattr(config, k) for k in ("gamma", "lam") if k in known and getattr(config, k, None) is not None}
     plan = found.plan(settings)
+    if found.component is None:
+        _require_same_reward(name, plan, config)
+    return made_by_recipe(name, plan)
+
+
+def made_by_recipe(name: str, plan: Plan) -> Objective:
+    """Return what makes a recipe's advantages from the columns that verl gives to an estimator."""
     if not plan.advantages:
         raise IntegrationError(f"{name}: this recipe has no section 'advantage'.")
     if plan.filters:
         raise IntegrationError(
             f"{name}: verl's estimators keep every row; its own algorithm.filter_groups stands for the section 'filter'."
         )
-    _require_same_reward(name, plan, config)
     objective = Objective(replace(plan, terms=(), corrections=(), reward_kl=()))
     require_given(name, "verl", objective.needs("estimate"), GIVEN_TO_ESTIMATORS, HINTS)
     return objective
 
 
-def _require_same_reward(name: str, plan: Plan, config: Any) -> None:
+def wanted_of_algorithm(name: str, plan: Plan) -> dict[str, Any]:
+    """Return what verl's algorithm must be told of the KL that it takes from rewards by itself."""
     if not plan.reward_kl:
-        return
+        return {"use_kl_in_reward": False}
     kl = plan.reward_kl[0]
-    wanted = {"use_kl_in_reward": True, "kl_penalty": KL_NAMES.get(kl.bound.component.name, kl.bound.component.name)}
-    control = getattr(config, "kl_ctrl", None)
-    right = getattr(config, "use_kl_in_reward", False) and config.kl_penalty in (
-        *PLAIN.get(kl.bound.component.name, ()),
-        kl.bound.component.name,
-    )
-    fixed = kl.coefficient.fixed is None or getattr(control, "kl_coef", None) == kl.coefficient.fixed
-    if len(plan.reward_kl) > 1 or not right or not fixed:
-        say = " ".join(f"algorithm.{k}={v}" for k, v in wanted.items())
-        raise IntegrationError(
-            f"{name}: verl takes the recipe's KL from the reward itself; say {say} algorithm.kl_ctrl.kl_coef={kl.coefficient.fixed}"
-        )
+    kind, steered = kl.bound.component.name, kl.coefficient.bound
+    if len(plan.reward_kl) > 1 or kind not in KL_NAMES or (steered is not None and steered.component.name != "adaptive-kl"):
+        raise IntegrationError(f"{name}: verl takes no KL like {kind!r} with this coefficient from rewards.")
+    wanted: dict[str, Any] = {"use_kl_in_reward": True, "kl_penalty": KL_NAMES[kind]}
+    if steered is None:
+        return {**wanted, "kl_ctrl.type": "fixed", "kl_ctrl.kl_coef": kl.coefficient.fixed}
+    p = steered.params
+    adaptive = {"type": "adaptive", "kl_coef": p["kl_coef"], "target_kl": p["target"], "horizon": p["horizon"]}
+    return {**wanted, **{f"kl_ctrl.{k}": v for k, v in adaptive.items()}}
+
+
+def _require_same_reward(name: str, plan: Plan, config: Any) -> None:
+    def there(path: str) -> Any:
+        found = config
+        for step in path.split("."):
+            found = getattr(found, step, None)
+        return KL_NAMES.get(str(found), found) if path == "kl_penalty" else found
+
+    wanted = wanted_of_algorithm(name, plan)
+    if differ := [k for k in wanted if there(k) != wanted[k] and (wanted[k] is not False or there(k))]:
+        say = " ".join(f"algorithm.{k}={wanted[k]}" for k in differ)
+        raise IntegrationError(f"{name}: the recipe and verl's config differ in the KL that verl takes from rewards; say {say}")
 
 
 def register() -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import Any
 
 MAPPED, APPROXIMATED, DROPPED = "mapped", "approximated", "dropped"
@@ -48,11 +49,18 @@ class Reading:
         self.told(key, here, fate=fate, reason=reason)
 
     def finish(self, reasons: Mapping[str, str]) -> None:
-        """Give every key that nothing asked for its row; ``reasons`` are by the key's beginning."""
+        """Give every key that nothing asked for its row; ``reasons`` are by the key's beginning. A slip of the pen is no key dropped."""
         for key in self.values:
-            if key not in self.taken:
-                why = next((r for start, r in reasons.items() if key.startswith(start)), "says nothing about the loss")
-                self.rows.append(Row(key, self.values[key], DROPPED, "", why))
+            if key in self.taken:
+                continue
+            if key in self.defaults:
+                row = Row(key, self.values[key], DROPPED, "", "not used with the other settings")
+            elif close := get_close_matches(key, self.defaults, n=1, cutoff=0.93):
+                row = Row(key, self.values[key], APPROXIMATED, "", f"not known; was {close[0]} meant?")
+            else:
+                why = next((r for start, r in reasons.items() if key.startswith(start)), "no setting of the loss by this name is known")
+                row = Row(key, self.values[key], DROPPED, "", why)
+            self.rows.append(row)
 
 
 def flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
