@@ -10,7 +10,9 @@ from torch import Tensor
 from ..batch import Batch
 from ..pipeline import Objective
 from ..pipeline.metrics import Measure
-from ..pipeline.summing import Outputs, Side, side_of, unreduced, weighed
+from ..pipeline.outputs import Outputs
+from ..pipeline.sides import Side, side_of
+from ..pipeline.summing import summand
 from ..pipeline.terms import Term
 from ..registry import FIELDS, Level, LossaryError
 
@@ -122,12 +124,12 @@ def _seen(
 def _share(objective: Objective, term: Term, batch: Batch, side: Side, leaves: Mapping[str, Tensor]) -> Share:
     reports: dict[str, Measure] = {}
     with torch.enable_grad():
-        loss = unreduced(term, side, objective.memory, objective.chunk_tokens, reports)
-        level = term.bound.component.returns or Level.TOKEN
-        value = weighed(term, side, loss, level)
+        part = summand(term)
+        loss = part.loss(side, objective.memory, objective.chunk_tokens, reports)
+        value = part.weighed(side, loss)
         coefficient = coefficient_in(term, batch)
         found = _gradients(coefficient * value, {n: x for n, x in leaves.items() if x.requires_grad})
-    return Share(term, side, loss, level, coefficient, value.detach(), found, reports, batch)
+    return Share(term, side, loss, part.level, coefficient, value.detach(), found, reports, batch)
 
 
 def coefficient_in(term: Term, batch: Batch) -> Tensor | float:

@@ -103,7 +103,8 @@ class GPT(nn.Module):
         super().__init__()
         if d_model % heads:
             raise ValueError(f"d_model={d_model} is not a multiple of heads={heads}")
-        self.context, self.scale, self.softcap = context, 1.0, None
+        self.context, self.scale = context, 1.0
+        self.softcap: float | None = None
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.position = nn.Embedding(context, d_model)
         self.blocks = nn.ModuleList(Block(d_model, heads) for _ in range(layers))

@@ -15,11 +15,13 @@ SECTIONS = (
 """What the pipeline itself reads."""
 TRAINING = {
     "task": ("use",),
-    "model": ("d_model", "layers", "heads", "tied"),
+    "model": ("d_model", "layers", "heads", "tied", "dtype"),
+    "critic": ("trunk", "detach"),
     "warm_up": ("steps", "batch", "lr", "ramp"),
     "rollout": ("prompts", "samples_per_prompt", "temperature", "backend"),
     "train": (
         "steps", "epochs", "minibatches", "max_tokens", "lr", "critic_lr", "weight_decay", "betas", "grad_clip", "seed", "threads", "checkpoint_every",
+        "freeze_actor", "freeze_critic", "parallel", "max_skipped",
     ),
     "evaluate": ("every", "items"),
     "diagnose": ("every",),

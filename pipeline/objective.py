@@ -219,12 +219,22 @@ class Objective:
     def minibatches(self, batch: Batch, n: int, seed: int) -> list[Batch]:
         """Deal an estimated batch into ``n`` minibatches (one optimizer step each) in an order that follows from ``seed`` alone.
 
-        Groups stay whole where a term's scope is the group. ``n`` minibatches come out on every rank, some of them without a token that
+        Groups stay whole where a term's scope is the group. Over ranks they are dealt together, where the column ``sequence_ids`` says which
+        sequence is which; without it each rank deals its own. ``n`` minibatches come out on every rank, some of them without a token that
         counts if there are too few sequences.
         """
         if n < 1:
             raise LossaryError(f"minibatches: n is {n}; expected at least 1.")
-        return [part_of(batch, chosen) for chosen in shuffled(units_of(batch, "group" if self.scope == "group" else "sequence"), n, seed)]
+        units = units_of(batch, "group" if self.scope == "group" else "sequence")
+        if self.ranks is ONE_RANK or "sequence_ids" not in batch:
+            return [part_of(batch, chosen) for chosen in shuffled(units, n, seed)]
+        # Ranks deal all units as one would, and each keeps its own: what a minibatch holds does not depend on where it lies.
+        ids = batch["sequence_ids"]
+        mine = ids.index_select(0, torch.tensor([u[0] for u in units], dtype=torch.long, device=ids.device)).tolist()
+        own = dict(zip(mine, units, strict=True)) if not batch.idle else {}
+        there = sorted(self.ranks.gather(ids.new_tensor(list(own))).tolist())
+        dealt = shuffled([[i] for i in range(len(there))], n, seed)
+        return [part_of(batch, sorted(s for i in chosen for s in own.get(there[i], ()))) for chosen in dealt]
 
     def split(self, batch: Batch, max_tokens: int | None = None, parts: int | None = None) -> list[Batch]:
         """Cut a weighed batch into micro-batches at the widest scope of the terms, balanced by tokens, equally many on every rank.

@@ -3,7 +3,7 @@
 import copy
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -92,8 +92,7 @@ class TorchBackend:
     """
 
     def __init__(self, model: LanguageModel, *, pad_id: int, eos_id: int) -> None:
-        self._model: Any = copy.deepcopy(model)
-        self._model.eval().requires_grad_(False)
+        self._model = cast(Any, copy.deepcopy(model)).eval().requires_grad_(False)
         self._soften = Softening(model.scale, model.softcap)
         self._pad_id = pad_id
         self._eos_id = eos_id
