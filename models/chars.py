@@ -38,6 +38,10 @@ class Chars:
         except KeyError as error:
             raise UnknownCharacter(f"{error.args[0]!r} in {text!r} is not among the characters {self.alphabet!r}") from None
 
+    def prompt(self, text: str) -> list[int]:
+        """Return the text's ids after a begin of sequence."""
+        return [self.bos_id, *self.encode(text)]
+
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text before the first end of sequence.
 

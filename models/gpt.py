@@ -100,6 +100,7 @@ class GPT(nn.Module):
         if d_model % heads:
             raise ValueError(f"d_model={d_model} is not a multiple of heads={heads}")
         self.context = context
+        self.logit_scale, self.softcap = 1.0, None
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.position = nn.Embedding(context, d_model)
         self.blocks = nn.ModuleList(Block(d_model, heads) for _ in range(layers))
@@ -116,6 +117,10 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5, generator=generator)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+    def new_cache(self) -> KVCache:
+        """Return an empty cache of keys and values."""
+        return KVCache()
 
     def forward(self, ids: Tensor, attention_mask: Tensor, cache: KVCache | None = None) -> Tensor:
         """Return the hidden states that ``lm_head`` and ``value_head`` read.

@@ -14,8 +14,7 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..builtin import compose
-from ..models.chars import Chars
-from ..models.gpt import GPT
+from ..models import Decoder, prompt_within
 from ..pipeline import LossOut, Objective
 from ..registry import LossaryError
 from ..tasks import Item
@@ -23,11 +22,14 @@ from . import checkpoint
 from .brought import filled
 from .data import Inputs, from_demonstrations, from_rollouts, training_items
 from .evaluation import accuracy
+from .measures import shape_of, throughput
 from .optimizing import Optimizing
-from .rollout import SamplingParams, TorchBackend
+from .rollout import SamplingParams, backend_of
 from .run_folder import RunFolder
 from .scoring import all_at_once, head_of, hidden_of, policy_scores, ref_logits_of, values_of
 from .settings import Settings
+from .staleness import Snapshots
+from .turns import converse
 
 Listener = Callable[[Mapping[str, Any]], None]
 
@@ -38,34 +40,22 @@ class Trainer:
     def __init__(self, settings: Settings, folder: RunFolder, listen: Listener = lambda line: None) -> None:
         self.settings, self.folder, self.listen = settings, folder, listen
         torch.set_num_threads(settings.train.threads)
-        self.chars, self.task, self.step = Chars(), settings.task, 0
+        self.task, self.step, self.family = settings.task, 0, settings.family()
+        self.chars = self.family.tokenizer
         self.objective = Objective(settings.plan, seed=settings.train.seed)
-        self.policy = self._gpt(seed=_seed(settings.train.seed, "policy"))
-        self.reference: GPT | None = None
+        self.policy = self.family.model(seed=_seed(settings.train.seed, "policy"))
+        self.reference: Decoder | None = None
         needs = {**self.objective.needs("estimate"), **self.objective.needs("loss")}
         self.critic = (
-            self._gpt(value_head=True, seed=_seed(settings.train.seed, "critic")) if {"values", "old_values"} & set(needs) else None
+            self.family.model(value_head=True, seed=_seed(settings.train.seed, "critic")) if {"values", "old_values"} & set(needs) else None
         )
         self.needs_reference = bool({"ref_log_prob", "ref_logits"} & set(needs))
         self.resumed, self.strangers = False, settings.strangers()
         self.optimizing = Optimizing(settings.train, self.policy, self.critic)
-        self.backend = TorchBackend(self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
+        self.backend = backend_of(settings.rollout.backend, self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
+        self.snapshots = Snapshots(settings.rollout.staleness)
         self.lines: list[dict[str, Any]] = []
         self._began = time.process_time(), time.perf_counter()
-
-    def _gpt(self, *, value_head: bool = False, seed: int) -> GPT:
-        m, longest = self.settings.model, max(len(i.prompt) for i in self.task.eval_items(64)) + 1
-        context = 2 * longest + self.task.max_new_tokens
-        return GPT(
-            self.chars.vocab_size,
-            d_model=m.d_model,
-            layers=m.layers,
-            heads=m.heads,
-            tied=m.tied,
-            context=context,
-            value_head=value_head,
-            seed=seed,
-        )
 
     # ── the run ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -86,6 +76,7 @@ class Trainer:
             every = settings.train.checkpoint_every
             if self.step == settings.train.steps or (every and self.step % every == 0):
                 self.save()
+        self.family.save(self.policy, self.folder.path / "model")
         return self.lines
 
     def _warm_up(self) -> None:
@@ -129,19 +120,21 @@ class Trainer:
                 outs += out
         clock.lap("time/update")
         metrics = self.objective.metrics(outs, batch)
-        return {"reward": sum(rewards) / len(rewards), "response_length/mean": length, **metrics, **norms, **clock.laps}
+        laps = {**clock.laps, **throughput(self._told, clock.laps)}
+        return {"reward": sum(rewards) / len(rewards), **self._told, "response_length/mean": length, **metrics, **norms, **laps}
 
     def _rollout(self) -> tuple[Inputs, Batch, list[float]]:
         r = self.settings.rollout
         items = self._items(r.prompts)
-        self.backend.update_weights(self.policy.state_dict().items(), self.step)
-        sampling = SamplingParams(self.task.max_new_tokens, temperature=r.temperature)
-        prompts = [[self.chars.bos_id, *self.chars.encode(item.prompt)] for item in items]
-        rollouts = self.backend.generate(prompts, r.samples_per_prompt, sampling, _seed(self.settings.train.seed, "rollout", self.step))
+        self.backend.update_weights(*self.snapshots.at(self.policy, self.step))
+        sampling = SamplingParams(self.task.max_new_tokens, r.temperature, top_k=r.top_k, top_p=r.top_p)
+        prompts = [prompt_within(self.chars, i.prompt, self.task.max_new_tokens, self.policy.context) for i in items]
         asked: list[Item] = [item for item in items for _ in range(r.samples_per_prompt)]
-        said = [self.chars.decode(o.completion_ids) for o in rollouts]
+        seed = _seed(self.settings.train.seed, "rollout", self.step)
+        rollouts, said = converse(self.backend, self.chars, self.task, asked, prompts, r.samples_per_prompt, sampling, seed)
         rewards = [self.task.reward(i, text) for i, text in zip(asked, said, strict=True)]
         inputs, batch = from_rollouts(rollouts, rewards, r.samples_per_prompt, self.chars.pad_id)
+        self._told = shape_of(inputs, rollouts)
         return inputs, filled(self.task, batch, asked, said, self.settings.catalog.fields), rewards
 
     @torch.no_grad()
@@ -152,7 +145,8 @@ class Trainer:
         def column(score: Callable[[Batch], Tensor]) -> Tensor:
             return all_at_once(parts, [score(p) for p in parts], batch)
 
-        found = {"old_log_prob": column(lambda p: policy_scores(self.policy, inputs, p, r.temperature)[0])}
+        old = None if r.bypass else column(lambda p: policy_scores(self.policy, inputs, p, r.temperature)[0])
+        found = {"old_log_prob": batch["rollout_log_prob"] if old is None else old}
         if self.reference is not None:
             reference = self.reference
             found["ref_log_prob"] = column(lambda p: policy_scores(reference, inputs, p, r.temperature)[0])
@@ -198,7 +192,7 @@ class Trainer:
 
     # ── around it ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _frozen(self) -> GPT:
+    def _frozen(self) -> Decoder:
         return copy.deepcopy(self.policy).eval().requires_grad_(False)
 
     def _accuracy(self) -> float:
@@ -224,6 +218,7 @@ class Trainer:
             "optimizers": self.optimizing.state_dict(),
             "objective": self.objective.state_dict(),
             "strangers": self.strangers,
+            "snapshots": self.snapshots.state_dict(),
         }
         checkpoint.save(self.folder.checkpoint, content)
 
@@ -260,6 +255,7 @@ class Trainer:
         if self.critic is not None:
             self.critic.load_state_dict(saved["critic"])
         self.optimizing.load_state_dict(saved["optimizers"])
+        self.snapshots.load_state_dict(saved.get("snapshots", {}))
 
 
 def _suspects(metrics: Mapping[str, float]) -> str:

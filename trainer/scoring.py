@@ -4,34 +4,40 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch, left_shift_padded
-from ..models.gpt import GPT
+from ..models import Decoder
 from ..pipeline import Logits, LossHead, Scores
 from .data import Inputs
 
 
-def hidden_of(model: GPT, inputs: Inputs, batch: Batch) -> Tensor:
+def hidden_of(model: Decoder, inputs: Inputs, batch: Batch) -> Tensor:
     """Return the packed hidden states ``[N, H]`` that speak of each sampled token; packed before any head touches them."""
     ids, attention = inputs.ids.index_select(0, batch.rows), inputs.attention.index_select(0, batch.rows)
     return batch.pack(left_shift_padded(model(ids, attention), inputs.width))
 
 
-def head_of(model: GPT, temperature: float) -> LossHead:
+def head_of(model: Decoder, temperature: float) -> LossHead:
     """Return the head that speaks of the distribution that was sampled from; it shares the model's weight."""
-    return LossHead(model.lm_head, scale=1 / temperature)
+    return LossHead(model.lm_head, scale=model.logit_scale / temperature, softcap=model.softcap)
 
 
-def policy_scores(model: GPT, inputs: Inputs, batch: Batch, temperature: float) -> Scores:
+def policy_scores(model: Decoder, inputs: Inputs, batch: Batch, temperature: float) -> Scores:
     """Return log-probability and entropy, each ``[N]`` in nats, of the distribution that was sampled from."""
     return head_of(model, temperature).scores(hidden_of(model, inputs, batch), batch)
 
 
 @torch.no_grad()
-def ref_logits_of(reference: GPT, inputs: Inputs, batch: Batch, temperature: float) -> Logits:
+def ref_logits_of(reference: Decoder, inputs: Inputs, batch: Batch, temperature: float) -> Logits:
     """Return the reference's logits for each sampled token, of which a loss only ever spells out a chunk."""
-    return Logits(hidden_of(reference, inputs, batch), reference.lm_head.weight, scale=1 / temperature)
+    return Logits(
+        hidden_of(reference, inputs, batch),
+        reference.lm_head.weight,
+        reference.lm_head.bias,
+        reference.logit_scale / temperature,
+        reference.softcap,
+    )
 
 
-def values_of(critic: GPT, inputs: Inputs, batch: Batch) -> Tensor:
+def values_of(critic: Decoder, inputs: Inputs, batch: Batch) -> Tensor:
     """Return the value ``[N]`` of the state before each sampled token."""
     assert critic.value_head is not None
     out: Tensor = critic.value_head(hidden_of(critic, inputs, batch)).squeeze(-1)
