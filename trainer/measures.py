@@ -25,4 +25,4 @@ def shape_of(inputs: Inputs, rollouts: Sequence[Rollout]) -> dict[str, float]:
 def throughput(shape: Mapping[str, float], laps: Mapping[str, float]) -> dict[str, float]:
     """Return seconds per step and tokens, prompts included, per second of it."""
     whole = sum(laps.values())
-    return {"perf/time_per_step": round(whole, 4), "perf/throughput": round(shape["perf/total_num_tokens"] / max(whole, 1e-9), 1)}
+    return {"time/step": round(whole, 4), "time/tokens_per_second": round(shape["perf/total_num_tokens"] / max(whole, 1e-9), 1)}
