@@ -4,11 +4,11 @@ import time
 
 import pytest
 
+from lossary.diagnostics.watching import Watch
 from lossary.pipeline import load_recipe
 from lossary.trainer.loop import Trainer
 from lossary.trainer.run_folder import RunFolder
 from lossary.trainer.settings import Settings
-from lossary.trainer.watching import Watch
 
 TARGET = 0.05
 

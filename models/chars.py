@@ -31,16 +31,16 @@ class Chars:
         """How many ids there are, specials included."""
         return len(self._tokens)
 
-    def prompt(self, text: str) -> list[int]:
-        """Return a question behind the begin of sequence."""
-        return [self.bos_id, *self.encode(text)]
-
     def encode(self, text: str) -> list[int]:
         """Return one id per character; no special id is added."""
         try:
             return [self._ids[character] for character in text]
         except KeyError as error:
             raise UnknownCharacter(f"{error.args[0]!r} in {text!r} is not among the characters {self.alphabet!r}") from None
+
+    def prompt(self, text: str) -> list[int]:
+        """Return the text's ids after a begin of sequence."""
+        return [self.bos_id, *self.encode(text)]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text before the first end of sequence.

@@ -1,14 +1,10 @@
 """A small GPT: pre-norm blocks, learned positions, a plain linear head."""
 
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_model
 from torch import Tensor, nn
-
-from .language_model import Tokenizer
 
 
 @dataclass
@@ -103,8 +99,8 @@ class GPT(nn.Module):
         super().__init__()
         if d_model % heads:
             raise ValueError(f"d_model={d_model} is not a multiple of heads={heads}")
-        self.context, self.scale = context, 1.0
-        self.softcap: float | None = None
+        self.context = context
+        self.logit_scale, self.softcap = 1.0, None
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.position = nn.Embedding(context, d_model)
         self.blocks = nn.ModuleList(Block(d_model, heads) for _ in range(layers))
@@ -122,14 +118,13 @@ class GPT(nn.Module):
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
 
-    def cache(self) -> KVCache:
+    def put_head(self, head: nn.Module) -> None:
+        """Put another module in the place of ``lm_head``."""
+        self.lm_head = head  # type: ignore[assignment]
+
+    def new_cache(self) -> KVCache:
         """Return an empty cache of keys and values."""
         return KVCache()
-
-    def save_pretrained(self, folder: Path, tokenizer: Tokenizer) -> None:
-        """Write the weights; sizes and vocabulary follow from the recipe beside them."""
-        folder.mkdir(parents=True, exist_ok=True)
-        save_model(self, str(folder / "model.safetensors"))
 
     def forward(self, ids: Tensor, attention_mask: Tensor, cache: KVCache | None = None) -> Tensor:
         """Return the hidden states that ``lm_head`` and ``value_head`` read.

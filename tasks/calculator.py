@@ -1,50 +1,45 @@
-"""Sums that are too long for a small head, and a calculator beside it: a task of several turns."""
+"""A task with a tool: the policy may write a product followed by ``=``, and a calculator goes on with the result."""
 
 import re
+from dataclasses import dataclass
 from random import Random
 from typing import Annotated
 
 from annotated_types import Ge, Le
 
 from ..registry import task
-from .task import ExactMatch, Item, Task, Turn
+from .task import ExactMatch, Item, Task
 
-CALL = re.compile(r"(\d{1,18})\+(\d{1,18})=")
-
-
-class Calculator(ExactMatch):
-    """First a call, ``17+25=``; the calculator's word, ``42>``, stands behind it and carries no loss; then the answer."""
-
-    turns = 2
-
-    def reply(self, item: Item, said: str) -> str | None:
-        """Return what the calculator says to a call; None to anything else, which is then the answer."""
-        call = CALL.fullmatch(said)
-        return None if call is None else f"{int(call[1]) + int(call[2])}>"
-
-    def demonstration(self, item: Item) -> list[Turn]:
-        """Return how it is done."""
-        call = item.prompt.removesuffix("?") + "="
-        return [Turn(call), Turn(f"{item.answer}>", observed=True), Turn(item.answer)]
+_CALL = re.compile(r"(\d{1,6})\*(\d{1,6})=")
 
 
 @task
 def calculator(
     *,
-    digits: Annotated[int, Ge(1), Le(12), "the digits of a summand"] = 3,
-    seed: Annotated[int, "decides the order of the training sums"] = 0,
+    digits: Annotated[int, Ge(1), Le(4), "the most digits of a factor"] = 2,
+    seed: Annotated[int, "decides the order of the training products"] = 0,
 ) -> Task:
-    """Answer ``17+25?`` with the help of a calculator: write ``17+25=``, read ``42>``, write ``42``.
+    """Multiply two numbers, by heart or by tool: after ``12*34=`` and an end of sequence, the calculator writes ``408>``.
 
-    What the calculator says is part of the response, and no term sees it: the mask of such a response has a hole. The reward is 1 for the
-    right number in the last turn, with or without a call.
+    ``12*34?`` is answered by ``408``. What the calculator wrote is read by the policy and carries no loss; a call that is no product
+    of two numbers is not answered, and is then the answer, a wrong one.
     """
 
     def draw(stream: Random) -> Item:
-        a, b = (stream.randrange(10 ** (digits - 1), 10**digits) for _ in range(2))
-        return Item(f"{a}+{b}?", str(a + b))
+        a, b = stream.randrange(10**digits), stream.randrange(10**digits)
+        return Item(f"{a}*{b}?", str(a * b))
 
-    def summands(item: Item) -> str:
-        return "+".join(sorted(item.prompt.removesuffix("?").split("+")))
+    def factors(item: Item) -> str:
+        return "*".join(sorted(item.prompt.removesuffix("?").split("*")))
 
-    return Calculator(draw, key=summands, max_new_tokens=2 * digits + 3, seed=seed)
+    # A call, its end, the result with its mark, the answer, its end.
+    room = (2 * digits + 2) + 1 + (2 * digits + 1) + 2 * digits + 1
+    return _Calculator(draw, factors, room, seed)
+
+
+@dataclass(frozen=True)
+class _Calculator(ExactMatch):
+    def observe(self, item: Item, said: str) -> str | None:
+        """Return the result of the product that was written, if one was."""
+        call = _CALL.fullmatch(said)
+        return f"{int(call[1]) * int(call[2])}>" if call else None

@@ -1,92 +1,142 @@
-"""Questions and answers from a file of JSON lines, judged by one of a few rewards."""
+"""Prompts from a file of JSON lines, scored by a reward function that is chosen by name."""
 
 import hashlib
+import importlib
 import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated
+from typing import Annotated, Any, Final
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from ..registry import nearest, task
-from .judges import JUDGES, Judge
 from .task import Item, Task
 
+Reward = Callable[[str, str], float]
+"""Of a completion and the right answer."""
 
-@dataclass(frozen=True)
-class FromFile:
-    """A task over a fixed list of items: an endless shuffle of most of them for training, the others held out."""
+_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
-    training: tuple[Item, ...]
-    held_out: tuple[Item, ...]
-    judge: Judge
-    max_new_tokens: int
-    seed: int
 
-    def train_item(self, index: int) -> Item:
-        """Return the item at ``index``: all of them once, in an order of the seed's, then all again in another."""
-        round_, place = divmod(index, len(self.training))
-        order = list(range(len(self.training)))
-        Random(f"order {self.seed} {round_}").shuffle(order)
-        return self.training[order[place]]
+def exact(completion: str, answer: str) -> float:
+    """1 for the answer and nothing else, spaces around it aside."""
+    return float(completion.strip() == answer.strip())
 
-    def eval_items(self, n: int) -> list[Item]:
-        """Return the first ``n`` held-out items."""
-        return list(self.held_out[:n])
 
-    def reward(self, item: Item, completion: str) -> float:
-        """Return what the judge says."""
-        return self.judge(completion, item.answer)
+def contains(completion: str, answer: str) -> float:
+    """1 where the answer stands anywhere in the completion."""
+    return float(answer.strip() in completion)
+
+
+def last_number(completion: str, answer: str) -> float:
+    """1 where the last number of the completion is the answer; thousands may have commas."""
+    found = _NUMBER.findall(completion.replace(",", ""))
+    return float(bool(found) and float(found[-1]) == float(answer.replace(",", "")))
+
+
+REWARDS: Final[Mapping[str, Reward]] = {"exact": exact, "contains": contains, "last-number": last_number}
 
 
 @task
 def jsonl(
     *,
-    path: Annotated[str, "the file, from the recipe's folder on"],
-    reward: Annotated[str, "exact-match, contains or last-number"] = "exact-match",
-    max_new_tokens: Annotated[int, Ge(1), "the longest answer, end of sequence included"] = 32,
-    prompt: Annotated[str, "the key of the question"] = "prompt",
-    answer: Annotated[str, "the key of the answer"] = "answer",
-    held_out: Annotated[int, Ge(2), "one question in so many is held out, by its hash"] = 5,
-    seed: Annotated[int, "decides the order of the training questions"] = 0,
+    path: Annotated[str, "a file of JSON lines, relative to the recipe"],
+    reward: Annotated[str, "exact, contains, last-number, or module:function of a completion and the answer"] = "exact",
+    held_out: Annotated[str | None, "a file of held-out lines; null: a fifth of the lines, by their hash"] = None,
+    prompt_key: Annotated[str, "the key of the question"] = "prompt",
+    answer_key: Annotated[str, "the key of the answer"] = "answer",
+    max_new_tokens: Annotated[int, Ge(1), Le(65536), "the longest answer, end of sequence included"] = 32,
+    seed: Annotated[int, "of the training lines' order"] = 0,
 ) -> Task:
-    """Ask the questions of a file: one JSON object with ``prompt`` and ``answer`` on each line.
-
-    A line that is none, lacks a key or holds anything but text and numbers is an error that says where. Which questions are held out
-    follows from their text alone, so that adding a line moves no other.
-    """
-    if reward not in JUDGES:
-        raise ValueError(f"no reward is called {reward!r}.{nearest(reward, JUDGES)}")
-    items = _read(Path(path), prompt, answer)
-    aside = [i for i in items if hashlib.sha256(i.prompt.encode()).digest()[0] % held_out == 0]
-    training = [i for i in items if i not in set(aside)]
-    if not training or not aside:
-        raise ValueError(
-            f"{path}: {len(items)} questions leave {len(training)} to train on and {len(aside)} held out; expected some of each."
-        )
-    return FromFile(tuple(training), tuple(aside), JUDGES[reward], max_new_tokens, seed)
+    """Ask the questions of a file, one ``{"prompt": ..., "answer": ...}`` a line, in a new order every epoch."""
+    score = _reward(reward)
+    lines = _read(Path(path), prompt_key, answer_key, score if reward == "last-number" else None)
+    if held_out is not None:
+        asked, kept = lines, _read(Path(held_out), prompt_key, answer_key, None)
+        both = {i.prompt for i in asked} & {i.prompt for i in kept}
+        if both:
+            raise ValueError(f"{held_out} and {path} share {len(both)} questions, as {min(both)[:40]!r}: held out means not trained on")
+    else:
+        kept, asked = [i for i in lines if _apart(i)], [i for i in lines if not _apart(i)]
+        if not kept or not asked:
+            raise ValueError(f"{path} has {len(lines)} lines, too few to hold a fifth of them out; give held_out")
+    return _Lines(asked, kept, score, max_new_tokens, seed)
 
 
-def _read(path: Path, prompt: str, answer: str) -> list[Item]:
+@dataclass(frozen=True)
+class _Lines:
+    asked: list[Item]
+    kept: list[Item]
+    score: Reward
+    max_new_tokens: int
+    seed: int
+
+    def train_item(self, index: int) -> Item:
+        """Return the training item at ``index``: always the same one."""
+        epoch, place = divmod(index, len(self.asked))
+        return self.asked[Random(f"{self.seed} {epoch}").sample(range(len(self.asked)), len(self.asked))[place]]
+
+    def eval_items(self, n: int) -> list[Item]:
+        """Return the first ``n`` held-out items, or all where there are fewer."""
+        return self.kept[:n]
+
+    def reward(self, item: Item, completion: str) -> float:
+        """Score a completion by the chosen function."""
+        return float(self.score(completion, item.answer))
+
+
+def _reward(name: str) -> Reward:
+    found = REWARDS.get(name.replace("_", "-"))
+    if found is not None:
+        return found
+    if ":" not in name:
+        raise ValueError(f"there is no reward {name!r}{nearest(name, REWARDS)}; a function of yours is named module:function")
+    module, _, attribute = name.partition(":")
     try:
-        lines = path.read_text("utf-8").splitlines()
+        made: Any = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # a stranger's module may raise anything
+        raise ValueError(f"the reward {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+    if not callable(made):
+        raise ValueError(f"the reward {name!r} is no function")
+    reward: Reward = made
+    return reward
+
+
+def _read(path: Path, prompt_key: str, answer_key: str, check: Reward | None) -> list[Item]:
+    try:
+        texts = path.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} cannot be read: {error}") from error
-    found: dict[Item, None] = {}
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
+        raise ValueError(f"{path} cannot be read: {error}") from None
+    items: dict[str, Item] = {}
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
             continue
         try:
-            row = json.loads(line)
+            line = json.loads(text)
         except json.JSONDecodeError as error:
-            raise ValueError(f"{path}:{number}:{error.colno}: no JSON: {error.msg}") from error
-        if not isinstance(row, dict):
-            raise ValueError(f"{path}:{number}: {type(row).__name__}; expected an object with {prompt!r} and {answer!r}")
-        for key in (prompt, answer):
-            if key not in row:
-                raise ValueError(f"{path}:{number}: no key {key!r}.{nearest(key, row)}")
-            if not isinstance(row[key], str | int | float) or isinstance(row[key], bool):
-                raise ValueError(f"{path}:{number}: {key} is {type(row[key]).__name__}; expected text or a number")
-        found[Item(str(row[prompt]), str(row[answer]))] = None
-    return list(found)
+            raise ValueError(f"{path}:{number}:{error.colno}: no JSON: {error.msg}") from None
+        if not isinstance(line, dict):
+            raise ValueError(f"{path}:{number}: expected an object with {prompt_key!r} and {answer_key!r}")
+        for key in (prompt_key, answer_key):
+            if key not in line:
+                raise ValueError(f"{path}:{number}: has no {key!r}{nearest(key, map(str, line))}")
+            if not isinstance(line[key], (str, int, float)):
+                raise ValueError(f"{path}:{number}: {key!r} is {type(line[key]).__name__}; expected text or a number")
+        item = Item(str(line[prompt_key]), str(line[answer_key]))
+        if items.setdefault(item.prompt, item) != item:
+            raise ValueError(f"{path}:{number}: the question {item.prompt[:40]!r} was answered otherwise above")
+        if check is not None:
+            try:
+                check("0", item.answer)
+            except ValueError:
+                raise ValueError(f"{path}:{number}: the answer {item.answer[:40]!r} is no number, which last-number compares") from None
+    if not items:
+        raise ValueError(f"{path} has no lines: a task needs questions")
+    return list(items.values())
+
+
+def _apart(item: Item) -> bool:
+    return hashlib.sha256(item.prompt.encode()).digest()[0] % 5 == 0

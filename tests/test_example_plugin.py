@@ -15,7 +15,7 @@ from lossary import builtin
 from lossary.pipeline import load_recipe
 from lossary.registry import ColumnError, RecipeError, column
 from lossary.tasks import Item, spell_backward
-from lossary.trainer.brought import filled, own_columns
+from lossary.tasks.brought import filled, own_columns
 from lossary.trainer.loop import train
 from lossary.trainer.settings import Settings
 

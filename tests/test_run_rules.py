@@ -8,10 +8,10 @@ from test_trainer import GRPO
 
 from lossary import load_recipe
 from lossary.diagnostics import RULES, warned
+from lossary.diagnostics.watching import Watch, health
 from lossary.trainer.loop import Trainer, train
 from lossary.trainer.run_folder import RunFolder
 from lossary.trainer.settings import Settings
-from lossary.trainer.watching import Watch, health
 
 
 def healthy(steps=60):
@@ -127,7 +127,7 @@ def test_diagnose_off_looks_at_nothing(monkeypatch, tmp_path):
 def test_every_k_steps_all_checks_run(monkeypatch, tmp_path):
     costs = []
     monkeypatch.setattr(
-        "lossary.trainer.watching.inspect", lambda batch, plan, cost, step: costs.append(cost) or real(batch, plan, cost=cost)
+        "lossary.diagnostics.watching.inspect", lambda batch, plan, cost, step: costs.append(cost) or real(batch, plan, cost=cost)
     )
     from lossary.diagnostics import inspect as real
 

@@ -27,7 +27,11 @@ def backend(model=None):
 
 
 def test_every_task_of_the_catalog_is_looked_at_here():
-    assert {c.name for c in catalog() if c.kind.name == "task"} == set(TASKS)
+    assert {c.name for c in catalog() if c.kind.name == "task"} == set(TASKS) | {
+        "calculator",
+        "jsonl",
+        "reasoning-gym",
+    }  # those: test_tasks, test_rollouts
 
 
 @pytest.mark.parametrize("name", TASKS)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
-from ..models.chars import Chars
+from ..models import Tokenizer
 from ..tasks import Item, Task
 from .rollout import Rollout, left_pad
 
@@ -37,6 +37,8 @@ def from_rollouts(rollouts: list[Rollout], rewards: list[float], samples_per_pro
     inputs, mask, ids = assembled([r.prompt_ids for r in rollouts], [r.completion_ids for r in rollouts], pad_id)
     scores = torch.zeros(mask.shape)
     scores[mask] = torch.tensor([p for r in rollouts for p in r.log_probs])
+    # The model reads what a tool wrote, but learns nothing from it: it is response to the model, and not to the loss.
+    mask[mask.clone()] = torch.tensor([said for r in rollouts for said in (r.loss_mask or [True] * len(r.completion_ids))])
     batch = Batch.from_padded(
         mask,
         token_ids=ids,
@@ -50,11 +52,11 @@ def from_rollouts(rollouts: list[Rollout], rewards: list[float], samples_per_pro
     return inputs, batch
 
 
-def from_demonstrations(items: list[Item], chars: Chars) -> tuple[Inputs, Batch]:
+def from_demonstrations(items: list[Item], tokens: Tokenizer) -> tuple[Inputs, Batch]:
     """Return the task's own answers, end of sequence included, as a batch to imitate."""
-    prompts = [[chars.bos_id, *chars.encode(item.prompt)] for item in items]
-    answers = [[*chars.encode(item.answer), chars.eos_id] for item in items]
-    inputs, mask, ids = assembled(prompts, answers, chars.pad_id)
+    prompts = [tokens.prompt(item.prompt) for item in items]
+    answers = [[*tokens.encode(item.answer), tokens.eos_id] for item in items]
+    inputs, mask, ids = assembled(prompts, answers, tokens.pad_id)
     lengths = torch.tensor([len(p) for p in prompts])
     return inputs, Batch.from_padded(mask, token_ids=ids, prompt_lengths=lengths)
 

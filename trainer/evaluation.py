@@ -1,14 +1,18 @@
 """Held-out accuracy: greedy answers to questions that training never asks."""
 
-from ..models.chars import Chars
+from ..models import Tokenizer
+from ..registry import LossaryError
 from ..tasks import Task
 from .rollout import RolloutBackend, SamplingParams
+from .turns import converse
 
 
-def accuracy(backend: RolloutBackend, task: Task, chars: Chars, items: int) -> float:
+def accuracy(backend: RolloutBackend, task: Task, tokens: Tokenizer, items: int) -> float:
     """Return the mean reward of the likeliest answer to each held-out item."""
     held_out = task.eval_items(items)
-    prompts = [[chars.bos_id, *chars.encode(item.prompt)] for item in held_out]
-    rollouts = backend.generate(prompts, 1, SamplingParams(task.max_new_tokens, greedy=True), seed=0)
-    rewards = [task.reward(item, chars.decode(r.completion_ids)) for item, r in zip(held_out, rollouts, strict=True)]
+    if not held_out:
+        raise LossaryError("the task has no held-out items to measure the accuracy with.")
+    prompts = [tokens.prompt(item.prompt) for item in held_out]
+    _, said = converse(backend, tokens, task, held_out, prompts, 1, SamplingParams(task.max_new_tokens, greedy=True), seed=0)
+    rewards = [task.reward(item, text) for item, text in zip(held_out, said, strict=True)]
     return sum(rewards) / len(rewards)

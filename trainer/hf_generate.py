@@ -1,4 +1,4 @@
-"""Rollouts by transformers' own ``generate``: whatever cache or trick a family needs is there, and nothing of it is ours to keep right."""
+"""Rollouts by ``generate`` of transformers: slower than an engine, but every model and every trick of generation it knows."""
 
 import copy
 from collections.abc import Iterable
@@ -7,14 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..models.hugging_face import HFModel
-from .rollout import Rollout, SamplingParams, completion_of, left_pad
+from ..models import ModelError
+from .rollout import Rollout, SamplingParams, left_pad
 
 
-class HFGenerateBackend:
-    """Sample with ``generate``; its processed scores are the distribution that ``log_probs`` speak of."""
+class GenerateBackend:
+    """Sample from a copy of a Hugging Face decoder; its scores after processing are what ``rollout_log_prob`` reports."""
 
-    def __init__(self, model: HFModel, *, pad_id: int, eos_id: int) -> None:
+    def __init__(self, model: Any, *, pad_id: int, eos_id: int) -> None:
+        if not hasattr(model, "inner"):
+            raise ModelError("hf-generate samples from a Hugging Face model; the small GPT has the backend torch.")
         self._model = copy.deepcopy(model).eval().requires_grad_(False)
         self._pad_id, self._eos_id, self._version = pad_id, eos_id, 0
 
@@ -23,35 +25,33 @@ class HFGenerateBackend:
         self._model.load_state_dict(dict(named_tensors))
         self._version = version
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def generate(self, prompts: list[list[int]], n: int, sampling: SamplingParams, seed: int) -> list[Rollout]:
-        """Return ``n`` completions of each prompt, prompt-major."""
-        rows = [prompt for prompt in prompts for _ in range(n)]
-        device = self._model.lm_head.weight.device
-        ids, mask = (x.to(device) for x in left_pad(rows, self._pad_id))
-        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            out = self._model.model.generate(input_ids=ids, attention_mask=mask.long(), **self._asked(sampling))
-        tokens = out.sequences[:, ids.shape[1] :]
-        if sampling.greedy:
-            scores = torch.zeros(tokens.shape)
-        else:
-            said = torch.stack(out.scores, dim=1).float().log_softmax(dim=-1)
-            scores = said.gather(2, tokens[..., None])[..., 0]
-        return [
-            completion_of(prompt, completion, log_probs, self._eos_id, self._version)
-            for prompt, completion, log_probs in zip(rows, tokens.tolist(), scores.tolist(), strict=True)
-        ]
+        """Return ``n`` completions of each prompt, prompt-major; torch's global generator is put back as it was."""
+        from transformers import GenerationConfig
 
-    def _asked(self, sampling: SamplingParams) -> dict[str, Any]:
-        """Say every setting: what a model's own generation config would add is not what the recipe says."""
-        chosen = {} if sampling.greedy else {"temperature": sampling.temperature, "top_p": sampling.top_p, "top_k": sampling.top_k or 0}
-        return {
-            "max_new_tokens": sampling.max_new_tokens,
-            "do_sample": not sampling.greedy,
-            "pad_token_id": self._pad_id,
-            "eos_token_id": self._eos_id,
-            "return_dict_in_generate": True,
-            "output_scores": True,
-            **chosen,
-        }
+        rows = [prompt for prompt in prompts for _ in range(n)]
+        ids, mask = left_pad(rows, self._pad_id)
+        chosen: dict[str, Any] = {"do_sample": False} if sampling.greedy else {"do_sample": True, "temperature": sampling.temperature}
+        if not sampling.greedy:  # 0 switches top-k off; transformers' own default is 50
+            chosen |= {"top_k": sampling.top_k or 0, "top_p": sampling.top_p}
+        how = GenerationConfig(
+            max_new_tokens=sampling.max_new_tokens, pad_token_id=self._pad_id, eos_token_id=self._eos_id,
+            output_scores=True, return_dict_in_generate=True, **chosen,
+        )  # fmt: skip
+        # A model's own generation_config (repetition penalty, eos list) would be merged in: it is not what the recipe says.
+        self._model.inner.generation_config = GenerationConfig()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            out = self._model.inner.generate(ids, attention_mask=mask.long(), generation_config=how)
+        said = out.sequences[:, ids.shape[1] :]
+        if sampling.greedy:
+            scores = torch.zeros(said.shape)
+        else:
+            scores = torch.stack(out.scores, 1).float().log_softmax(-1).gather(-1, said[..., None])[..., 0]
+        found = []
+        for prompt, tokens, probs in zip(rows, said.tolist(), scores.tolist(), strict=True):
+            stopped = self._eos_id in tokens
+            length = tokens.index(self._eos_id) + 1 if stopped else len(tokens)
+            found.append(Rollout(prompt, tokens[:length], probs[:length], "stop" if stopped else "length", self._version))
+        return found

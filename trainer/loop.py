@@ -13,26 +13,28 @@ from torch import Tensor, nn
 
 from ..batch import ONE_RANK, Batch
 from ..builtin import compose
-from ..models.chars import Chars
-from ..models.gpt import GPT
+from ..diagnostics.watching import Watch
+from ..models import prompt_within
 from ..pipeline import LossOut, Objective
 from ..pipeline.lock import compared, lock
 from ..registry import Level, LossaryError
 from ..tasks import Item
+from ..tasks.brought import filled
 from . import checkpoint
-from .brought import filled
 from .critic import Critic
 from .data import Inputs, from_demonstrations, from_rollouts, training_items
 from .evaluation import accuracy
 from .failures import Skips, Terminated, listening
+from .measures import shape_of, throughput
 from .optimizing import NotFinite, Optimizing
 from .randomness import seed_of, states, take_up
 from .ranks import Group, parallel, syncing, told, weights
-from .rollout import SamplingParams, TorchBackend
+from .rollout import SamplingParams, backend_of
 from .run_folder import RunFolder
 from .scoring import all_at_once, head_of, hidden_of, policy_scores, ref_logits_of, values_of
 from .settings import Settings
-from .watching import Watch
+from .staleness import Snapshots
+from .turns import converse
 
 Listener = Callable[[Mapping[str, Any]], None]
 
@@ -43,18 +45,20 @@ class Trainer:
     def __init__(self, settings: Settings, folder: RunFolder, listen: Listener = lambda line: None) -> None:
         self.settings, self.folder, self.listen = settings, folder, listen
         torch.set_num_threads(settings.train.threads)
-        self.chars, self.task, self.step, self.group = Chars(), settings.task, 0, Group()
+        self.task, self.step, self.group, self.family = settings.task, 0, Group(), settings.family()
+        self.chars = self.family.tokenizer
         ranks = self.group if self.group.size > 1 else ONE_RANK
         self.objective = Objective(settings.plan, ranks, seed=settings.train.seed)
-        self.policy = self._gpt(seed=seed_of(settings.train.seed, "policy"))
-        self.reference: GPT | None = None
+        self.policy = self._model("policy")
+        self.reference: Any = None
         needs = {**self.objective.needs("estimate"), **self.objective.needs("loss")}
         self.critic = self._critic() if {"values", "old_values"} & set(needs) else None
         self.needs_reference = bool({"ref_log_prob", "ref_logits"} & set(needs))
         self.resumed, self.lock = False, lock(settings.plan)
-        self.backend = TorchBackend(self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
+        self.backend = backend_of(settings.rollout.backend, self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
+        self.snapshots = Snapshots(settings.rollout.staleness)
         # Sharded weights are whole in the forward of a module of the model, so the head is one.
-        self.policy.lm_head = head_of(self.policy, settings.rollout.temperature)  # type: ignore[assignment]
+        self.policy.put_head(head_of(self.policy, settings.rollout.temperature))
         # What is called in a training step: the model itself on one rank, else what averages its gradients over ranks.
         self.calls = [parallel(m, settings.train.parallel, self.group) for m in (self.policy, self.critic) if m is not None]
         self.optimizing = Optimizing(settings.train, self.policy, self.critic)
@@ -63,26 +67,14 @@ class Trainer:
         self.watch = Watch(settings.plan, settings.diagnose.every if self.group.first else 0, folder.path, self._announce)
         self._began = time.process_time(), time.perf_counter()
 
-    def _gpt(self, *, value_head: bool = False, seed: int) -> GPT:
-        m, longest = self.settings.model, max(len(i.prompt) for i in self.task.eval_items(64)) + 1
-        context = 2 * longest + self.task.max_new_tokens
-        model = GPT(
-            self.chars.vocab_size,
-            d_model=m.d_model,
-            layers=m.layers,
-            heads=m.heads,
-            tied=m.tied,
-            context=context,
-            value_head=value_head,
-            seed=seed,
-        )
-        return model.to(getattr(torch, m.dtype))
+    def _model(self, role: str, *, value_head: bool = False) -> Any:
+        made = self.family.model(value_head=value_head, seed=seed_of(self.settings.train.seed, role))
+        return made.to(getattr(torch, self.settings.model.dtype))
 
     def _critic(self) -> Critic:
-        own = self._gpt(value_head=True, seed=seed_of(self.settings.train.seed, "critic"))
-        branch, how = own.value_head, self.settings.critic
-        assert branch is not None
-        own.value_head, own.lm_head = None, nn.Identity()  # type: ignore[assignment]  # what never has a gradient is none of its parameters
+        own, how = self._model("critic", value_head=True), self.settings.critic
+        branch, own.value_head = own.value_head, None
+        own.put_head(nn.Identity())  # what never has a gradient is none of its parameters
         return Critic(own if how.trunk == "separate" else None, branch, detach=how.detach)
 
     # ── the run ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -97,6 +89,7 @@ class Trainer:
                 self.save()
             while self.step < self.settings.train.steps:
                 self._one_more()
+        self._keep_model()
         return self.lines
 
     def _one_more(self) -> None:
@@ -160,6 +153,7 @@ class Trainer:
         metrics = self.objective.metrics(outs, batch)
         return {
             "reward": sum(rewards) / len(rewards),
+            **self._told,
             "response_length/mean": length,
             **metrics,
             **norms,
@@ -167,29 +161,22 @@ class Trainer:
             **seen,
             **self._skipped(),
             **clock.laps,
+            **throughput(self._told, clock.laps),
         }
 
     def _rollout(self) -> tuple[Inputs, Batch, list[float]]:
         r = self.settings.rollout
         items = self._items(r.prompts)
-        self.backend.update_weights(weights(self.policy).items(), self.step)
-        sampling = SamplingParams(self.task.max_new_tokens, temperature=r.temperature)
-        prompts = [[self.chars.bos_id, *self.chars.encode(item.prompt)] for item in items]
-        self._require_room(prompts)
-        rollouts = self.backend.generate(prompts, r.samples_per_prompt, sampling, seed_of(self.settings.train.seed, "rollout", self.step))
+        self.backend.update_weights(*self.snapshots.at(weights(self.policy), self.step))
+        sampling = SamplingParams(self.task.max_new_tokens, r.temperature, top_k=r.top_k, top_p=r.top_p)
+        prompts = [prompt_within(self.chars, i.prompt, self.task.max_new_tokens, self.policy.context) for i in items]
         asked: list[Item] = [item for item in items for _ in range(r.samples_per_prompt)]
-        said = [self.chars.decode(o.completion_ids) for o in rollouts]
+        seed = seed_of(self.settings.train.seed, "rollout", self.step)
+        rollouts, said = converse(self.backend, self.chars, self.task, asked, prompts, r.samples_per_prompt, sampling, seed)
         rewards = [self.task.reward(i, text) for i, text in zip(asked, said, strict=True)]
         inputs, batch = from_rollouts(rollouts, rewards, r.samples_per_prompt, self.chars.pad_id)
+        self._told = shape_of(inputs, rollouts)
         return inputs, filled(self.task, batch, asked, said, self.settings.catalog.fields), rewards
-
-    def _require_room(self, prompts: list[list[int]]) -> None:
-        room, longest = self.policy.context, max(map(len, prompts))
-        if longest + self.task.max_new_tokens > room:
-            raise LossaryError(
-                f"a prompt has {longest} tokens, and {self.task.max_new_tokens} may follow: more than the model's context of {room}. Its size is "
-                "made from the task's held-out prompts, which are shorter; nothing is cut."
-            )
 
     def _shared(self, inputs: Inputs, batch: Batch) -> tuple[Inputs, Batch]:
         """Keep this rank's prompts, with all their samples; rows of ``inputs`` keep their places."""
@@ -208,7 +195,8 @@ class Trainer:
         def column(score: Callable[[Batch], Tensor]) -> Tensor:
             return all_at_once(parts, [score(p) for p in parts], batch)
 
-        found = {"old_log_prob": column(lambda p: policy_scores(self.policy, inputs, p, r.temperature)[0])}
+        old = None if r.bypass else column(lambda p: policy_scores(self.policy, inputs, p, r.temperature)[0])
+        found = {"old_log_prob": batch["rollout_log_prob"] if old is None else old}
         if self.reference is not None:
             reference = self.reference
             found["ref_log_prob"] = column(lambda p: policy_scores(reference, inputs, p, r.temperature)[0])
@@ -270,10 +258,16 @@ class Trainer:
 
     # ── around it ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _frozen(self) -> GPT:
-        model = self._gpt(seed=0)
+    def _frozen(self) -> Any:
+        model = self._model("reference")
         model.load_state_dict(weights(self.policy))
         return model.eval().requires_grad_(False)
+
+    def _keep_model(self) -> None:
+        """Write the policy as others load it, where its family has such a form; all ranks together, for its weights may lie in parts."""
+        if self.family.portable:
+            model = self._frozen()
+            self.group.agreed(lambda: str(self.family.save(model, self.folder.path / "model")))
 
     def _accuracy(self) -> float:
         self.backend.update_weights(weights(self.policy).items(), self.step)
@@ -299,12 +293,14 @@ class Trainer:
         plain = {
             "step": self.step, "recipe": self.folder.recipe.read_text("utf-8"), "lock": self.lock, "optimizing": self.optimizing.state_dict(),
             "skipped": [self.skips.total, self.skips.row, self.skips.why], "objective": self.objective.state_dict(), "random": states(self.group),
+            "sampler": self.snapshots.versions,
         }  # fmt: skip
         checkpoint.save(self.folder.path, {**self._tensors(), **_under("optimizer", self.optimizing.tensors())}, plain, self.group)
 
     def _tensors(self) -> dict[str, Tensor]:
         models = {"policy": self.policy, "critic": self.critic, "reference": self.reference}
-        return {k: x for role, m in models.items() if m is not None for k, x in _under(role, m.state_dict()).items()}
+        found = {k: x for role, m in models.items() if m is not None for k, x in _under(role, m.state_dict()).items()}
+        return {**found, **_under("sampler", self.snapshots.tensors())}
 
     def resume(self) -> list[str]:
         """Take up the folder's newest checkpoint; returns which packages have changed. One of other code or another recipe raises ``LossaryError``."""
@@ -316,6 +312,7 @@ class Trainer:
             changed = compared(plain["lock"], self.lock, str(self.folder.path))
             self.objective.load_state_dict(plain["objective"])
             self.reference = self._frozen() if self.needs_reference else None
+            self.snapshots.allot(plain["sampler"], weights(self.policy))
             saved.into(self._tensors(), self.group)
             self.optimizing.load(saved, plain["optimizing"], self.group)
             self.skips.total, self.skips.row, self.skips.why = plain["skipped"]

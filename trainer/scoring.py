@@ -1,10 +1,11 @@
 """What a model says of the sampled tokens: log-probabilities, entropy, values."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from ..batch import Batch, left_shift_padded
-from ..models.gpt import GPT
 from ..pipeline import Logits, LossHead, Scores
 from .data import Inputs
 
@@ -15,21 +16,27 @@ def hidden_of(model: nn.Module, inputs: Inputs, batch: Batch) -> Tensor:
     return batch.pack(left_shift_padded(model(ids, attention), inputs.width))
 
 
-def head_of(model: GPT, temperature: float) -> LossHead:
+def head_of(model: Any, temperature: float) -> LossHead:
     """Return the head that speaks of the distribution that was sampled from; it shares the model's weight."""
-    head = model.lm_head
-    return head if isinstance(head, LossHead) and head.softening.scale == 1 / temperature else LossHead(head, scale=1 / temperature)
+    head, scale = model.lm_head, model.logit_scale / temperature
+    return head if isinstance(head, LossHead) and head.softening.scale == scale else LossHead(head, scale=scale, softcap=model.softcap)
 
 
-def policy_scores(model: GPT, inputs: Inputs, batch: Batch, temperature: float) -> Scores:
+def policy_scores(model: Any, inputs: Inputs, batch: Batch, temperature: float) -> Scores:
     """Return log-probability and entropy, each ``[N]`` in nats, of the distribution that was sampled from."""
     return head_of(model, temperature).scores(hidden_of(model, inputs, batch), batch)
 
 
 @torch.no_grad()
-def ref_logits_of(reference: GPT, inputs: Inputs, batch: Batch, temperature: float) -> Logits:
+def ref_logits_of(reference: Any, inputs: Inputs, batch: Batch, temperature: float) -> Logits:
     """Return the reference's logits for each sampled token, of which a loss only ever spells out a chunk."""
-    return Logits(hidden_of(reference, inputs, batch), reference.lm_head.weight, scale=1 / temperature)
+    return Logits(
+        hidden_of(reference, inputs, batch),
+        reference.lm_head.weight,
+        reference.lm_head.bias,
+        reference.logit_scale / temperature,
+        reference.softcap,
+    )
 
 
 def values_of(critic: nn.Module, inputs: Inputs, batch: Batch, hidden: Tensor | None) -> Tensor:

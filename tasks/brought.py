@@ -6,7 +6,7 @@ import torch
 
 from ..batch import Batch
 from ..registry import FIELDS, Column, ColumnError, Level, Vocabulary
-from ..tasks import Item, Task
+from .task import Item, Task
 
 Filler = Callable[[Item, str], float]
 
