@@ -15,7 +15,7 @@ from lossary.trainer.loop import Trainer, train
 from lossary.trainer.optimizing import Optimizing
 from lossary.trainer.rollout import SamplingParams
 from lossary.trainer.run_folder import RunFolder
-from lossary.trainer.scoring import all_at_once, policy_scores, values_of
+from lossary.trainer.scoring import all_at_once, hidden_of, policy_scores, values_of
 from lossary.trainer.settings import Settings
 
 TINY = {
@@ -387,3 +387,53 @@ def test_an_optimizer_has_one_state_for_each_role(tmp_path):
     trainer = made(PPO, tmp_path)
     assert set(trainer.optimizing.optimizers) == {"actor", "critic"}
     assert set(Optimizing(trainer.settings.train, trainer.policy, None).optimizers) == {"actor"}
+
+
+@pytest.mark.parametrize("critic", [{"trunk": "separate"}, {"trunk": "shared"}, {"trunk": "shared", "detach": False}], ids=str)
+def test_a_value_teaches_the_policy_only_where_it_is_let(critic, tmp_path):
+    trainer = made(PPO | {"critic": critic}, tmp_path)
+    inputs, batch = rolled(trainer)
+    weighed = trainer.objective.weigh(batch)
+    hidden = hidden_of(trainer.policy, inputs, weighed)
+    values = values_of(trainer.critic, inputs, weighed, hidden if critic["trunk"] == "shared" else None)
+    policy = trainer.policy.lm_head.on(hidden)
+    trainer.objective.loss(weighed, policy=policy, values=values).critic.backward(retain_graph=True)
+    assert gradients(trainer.critic)
+    taught = {n for n in gradients(trainer.policy)}
+    assert bool(taught) == (critic.get("detach") is False)
+    assert "lm_head.weight" not in taught
+    trainer.optimizing.clear()
+    trainer.objective.loss(weighed, policy=policy, values=values).actor.backward()
+    assert gradients(trainer.policy)
+    assert not gradients(trainer.critic)
+
+
+@pytest.mark.parametrize("role", ["actor", "critic"])
+def test_a_role_that_rests_does_not_move_for_so_many_steps(role, tmp_path):
+    trainer = made(PPO, tmp_path, f"train.freeze_{role}=2")
+    inputs, batch = rolled(trainer)
+    resting, other = (trainer.policy, trainer.critic) if role == "actor" else (trainer.critic, trainer.policy)
+
+    def flat(model):
+        return torch.cat([p.detach().flatten() for p in model.parameters()]).clone()
+
+    for step in range(3):
+        before, beside = flat(resting), flat(other)
+        _, norms = trainer._take_step(trainer.objective, trainer.optimizing, inputs, batch)
+        assert torch.equal(flat(resting), before) == (step < 2)
+        assert not torch.equal(flat(other), beside)
+        assert norms[f"{role}/grad_norm"] > 0
+
+
+def test_a_prompt_longer_than_the_context_is_an_error_and_is_not_cut(tmp_path):
+    trainer = made(GRPO, tmp_path)
+    with pytest.raises(LossaryError, match=r"a prompt has 500 tokens, and \d+ may follow: more than the model's context of \d+"):
+        trainer._require_room([[0] * 500])
+
+
+@pytest.mark.slow
+def test_ppo_learns_and_so_does_its_critic(tmp_path):
+    lines = train(Settings.of(load_recipe("ppo")), tmp_path)[1]
+    losses = [line["critic/vf_loss"] for line in lines if "critic/vf_loss" in line]
+    assert sum(losses[-5:]) < 0.7 * sum(losses[:5])
+    assert lines[-1]["eval/accuracy"] > lines[0]["eval/accuracy"] + 0.1

@@ -118,6 +118,7 @@ def cases(parallel, parts=(1, 3, 7), **more):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_two_ranks_train_as_one(tmp_path):
     some = {k: v for k, v in cases(["ddp", "fsdp2"], parts=[3]).items() if "minibatches" in k}
     one, two = ran(1, some, tmp_path / "one"), ran(2, some, tmp_path / "two")

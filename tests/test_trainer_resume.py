@@ -1,7 +1,9 @@
 """A run that is killed and taken up again is the run that was never interrupted; what cannot be taken up says why."""
 
 import json
+import os
 import pickle
+import random
 import shutil
 import signal
 import subprocess
@@ -15,6 +17,7 @@ from checkpoints import tensors_of
 
 from lossary import LossaryError, load_recipe
 from lossary.trainer import checkpoint
+from lossary.trainer.failures import Terminated
 from lossary.trainer.loop import Trainer
 from lossary.trainer.ranks import Group
 from lossary.trainer.run_folder import RunFolder
@@ -315,3 +318,61 @@ def test_run_folders_are_numbered_and_never_shared(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LossaryError, match="cannot be made"):
         RunFolder.new(tmp_path / "file", "a", "")
+
+
+def killed_and_resumed(recipe, times, seed):
+    """A run in a process of its own that is killed at random moments, the writing of checkpoints included, until it comes to its end."""
+    command = [sys.executable, "-m", "lossary", "train"]
+    draw = random.Random(seed)
+    run, kills = recipe.parent / f"k{seed}" / "r-0001", 0
+    while True:
+        begun = (
+            [*command, "--resume", str(run)] if run.exists() and checkpoint.newest(run) else [*command, "r.yaml", "--out", str(run.parent)]
+        )
+        if run.exists() and not checkpoint.newest(run):
+            shutil.rmtree(run)  # killed before its first checkpoint: there is nothing to go on from
+        process = subprocess.Popen([*begun, "--json"], cwd=recipe.parent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        while kills < times and process.poll() is None and not run.exists():
+            time.sleep(0.005)
+        inside = draw.random() < 0.5
+        until = time.monotonic() + draw.uniform(0.0, 0.6)
+        while kills < times and process.poll() is None and time.monotonic() < (until + 5 if inside else until):
+            if inside and time.monotonic() > until and any(run.glob("*.partial")):
+                break
+            time.sleep(0.0005)
+        if kills < times and process.poll() is None:
+            process.kill()
+            kills += 1
+            process.communicate()
+            continue
+        assert not process.communicate()[1].count("Traceback")
+        assert process.returncode == 0
+        return RunFolder(run), kills
+
+
+@pytest.mark.slow
+def test_twenty_runs_that_are_killed_end_as_the_run_in_one_piece(recipe):
+    recipe.write_text(RECIPE.replace("steps: 4, minibatches", "steps: 40, minibatches"))
+    straight = started(recipe)
+    straight.run()
+    deaths = 0
+    for seed in range(20):
+        folder, kills = killed_and_resumed(recipe, 1 + seed % 2, seed)
+        same(folder, straight.folder)
+        deaths += kills
+    assert deaths >= 15  # some come to their end first
+
+
+def test_sigterm_finishes_the_step_and_leaves_a_checkpoint(recipe, whole):
+    def listen(line):
+        if line.get("step") == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    run = started(recipe, "train.checkpoint_every=0", listen=listen)
+    with pytest.raises(Terminated, match="terminated after step 2 of 4; the checkpoint is written"):
+        run.run()
+    again = trainer(run.folder, "train.checkpoint_every=1")
+    again.resume()
+    assert again.step == 2
+    again.run()
+    same(again.folder, whole)
