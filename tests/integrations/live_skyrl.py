@@ -1,5 +1,6 @@
 """SkyRL's own losses beside ours: run by ``make test-integrations`` in SkyRL's environment."""
 
+# ruff: noqa: E402
 import pickle
 import typing
 from typing import Any
@@ -60,7 +61,7 @@ def test_its_own_correction_reaches_ours() -> None:
 
 def test_a_loss_that_its_reduction_would_not_reach_is_refused() -> None:
     with pytest.raises(IntegrationError, match="not proportional to the advantages"):
-        stepped("regular", "lossary/kl-cov")
+        stepped("regular", "lossary/dro")
 
 
 def test_estimators_and_pickling() -> None:
