@@ -9,17 +9,17 @@ import typing_extensions
 
 typing.TypedDict = typing_extensions.TypedDict  # SkyRL 0.3.0 is not importable on Python 3.11 with a new pydantic otherwise
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-from skyrl.backends.skyrl_train.utils.ppo_utils import (  # noqa: E402
+import pytest
+import torch
+from skyrl.backends.skyrl_train.utils.ppo_utils import (
     AdvantageEstimatorRegistry,
     PolicyLossRegistry,
     apply_loss_reduction_to_advantages_minibatch,
 )
-from skyrl.train.config.config import AlgorithmConfig  # noqa: E402
+from skyrl.train.config.config import AlgorithmConfig
 
-from lossary.integrations.gate import IntegrationError  # noqa: E402
-from lossary.integrations.skyrl import register  # noqa: E402
+from lossary.integrations.gate import IntegrationError
+from lossary.integrations.skyrl import register
 
 register()
 
