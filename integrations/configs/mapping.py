@@ -55,7 +55,7 @@ class Reading:
                 continue
             if key in self.defaults:
                 row = Row(key, self.values[key], DROPPED, "", "not used with the other settings")
-            elif close := get_close_matches(key, self.defaults, n=1, cutoff=0.93):
+            elif close := get_close_matches(key, self.defaults, n=1, cutoff=0.9):
                 row = Row(key, self.values[key], APPROXIMATED, "", f"not known; was {close[0]} meant?")
             else:
                 why = next((r for start, r in reasons.items() if key.startswith(start)), "no setting of the loss by this name is known")

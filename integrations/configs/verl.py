@@ -66,8 +66,8 @@ REASONS = {
 def read(r: Reading) -> None:
     """Fill the recipe of a reading."""
     r.values = {_long(key): value for key, value in r.values.items()}
-    _advantage(r)
     _policy(r)
+    _advantage(r)
     _kl(r)
     if entropy := r.told(ACTOR + "entropy_coeff", "entropy.coef"):
         r.recipe["entropy"] = {"coef": entropy}
@@ -110,6 +110,8 @@ def _advantage(r: Reading) -> None:
 
 def _policy(r: Reading) -> None:
     mode = str(r.told(ACTOR + "policy_loss.loss_mode", "policy_loss.use"))
+    if mode.startswith("lossary/recipe/"):
+        raise IntegrationError(f"this configuration runs a recipe already: {mode.removeprefix('lossary/recipe/')!r}.")
     if mode.startswith("lossary/"):
         r.recipe["policy_loss"] = mode.removeprefix("lossary/")
         return

@@ -1,5 +1,6 @@
 """SkyRL's own losses beside ours: run by ``make test-integrations`` in SkyRL's environment."""
 
+# ruff: noqa: E402
 import pickle
 import typing
 from typing import Any
@@ -8,17 +9,17 @@ import typing_extensions
 
 typing.TypedDict = typing_extensions.TypedDict  # SkyRL 0.3.0 is not importable on Python 3.11 with a new pydantic otherwise
 
-import pytest  # noqa: E402
-import torch  # noqa: E402
-from skyrl.backends.skyrl_train.utils.ppo_utils import (  # noqa: E402
+import pytest
+import torch
+from skyrl.backends.skyrl_train.utils.ppo_utils import (
     AdvantageEstimatorRegistry,
     PolicyLossRegistry,
     apply_loss_reduction_to_advantages_minibatch,
 )
-from skyrl.train.config.config import AlgorithmConfig  # noqa: E402
+from skyrl.train.config.config import AlgorithmConfig
 
-from lossary.integrations.gate import IntegrationError  # noqa: E402
-from lossary.integrations.skyrl import register  # noqa: E402
+from lossary.integrations.gate import IntegrationError
+from lossary.integrations.skyrl import register
 
 register()
 
@@ -60,7 +61,7 @@ def test_its_own_correction_reaches_ours() -> None:
 
 def test_a_loss_that_its_reduction_would_not_reach_is_refused() -> None:
     with pytest.raises(IntegrationError, match="not proportional to the advantages"):
-        stepped("regular", "lossary/kl-cov")
+        stepped("regular", "lossary/dro")
 
 
 def test_estimators_and_pickling() -> None:
