@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -127,7 +128,7 @@ def _sentences(standings: list[Standing], finals: Any, base: str, tests: Any, ad
             said.append(
                 f"{s.name} and {base} cannot be told apart: the difference is {mean:+.3f}, p = {adjusted[s.name]:.2g} after Holm{more}."
             )
-    pairs = [(a.name, b.name) for a, b in zip(standings, standings[1:], strict=False) if base not in (a.name, b.name)]
+    pairs = [(a.name, b.name) for a, b in pairwise(standings) if base not in (a.name, b.name)]
     found = [_paired(finals[a], finals[b]) for a, b in pairs]
     for (a, b), (mean, _, _), p in zip(pairs, found, holm([t[2] for t in found]), strict=True):
         if p >= ALPHA:

@@ -105,7 +105,7 @@ def print_comparison(console: Console, compared: Comparison) -> None:
     for s in compared.standings:
         name = f"{s.name} (base)" if s.name == compared.base else s.name
         better = "" if s.better is None else f"{s.better[0]:.2f}"
-        table.add_row(escape(name), f"{s.score[0]:.3f}", f"{s.score[1]:.3f}–{s.score[2]:.3f}", better, str(s.runs))
+        table.add_row(escape(name), f"{s.score[0]:.3f}", f"{s.score[1]:.3f} to {s.score[2]:.3f}", better, str(s.runs))
     console.print(table)
     for sentence in (*compared.sentences, *compared.cautions):
         console.print(sentence, highlight=False, markup=False)
