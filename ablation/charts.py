@@ -101,8 +101,8 @@ def shown(value: float, ticks: Sequence[float]) -> str:
     """Return a tick with as many digits as tell it from its neighbours."""
     step, largest = ticks[1] - ticks[0], max(abs(t) for t in ticks)
     if largest >= 1e5 or (largest and step < 1e-4):
-        digits, _, power = f"{value:.1e}".partition("e")
-        return f"{digits}e{int(power)}" if value else "0"
+        factor, _, power = f"{value:.1e}".partition("e")
+        return f"{factor}e{int(power)}" if value else "0"
     digits = max(0, -math.floor(math.log10(step) + 1e-9))
     digits += 0 if abs(round(step, digits) - step) < step * 1e-6 else 1
     return f"{value if abs(value) > step * 1e-6 else 0:.{digits}f}"

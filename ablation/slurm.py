@@ -14,7 +14,7 @@ class Slurm:
     def __init__(self, folder: Path, parameters: Mapping[str, Any], cluster: str = "slurm") -> None:
         """Open a cluster; ``parameters`` are submitit's, as ``{"slurm_partition": "gpu", "timeout_min": 60}``."""
         try:
-            import submitit
+            import submitit  # type: ignore[import-not-found, unused-ignore]
         except ImportError as error:
             raise LossaryError("--launcher slurm needs submitit: pip install 'lossary[slurm]'.") from error
         self.folder = folder
