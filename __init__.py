@@ -49,6 +49,7 @@ TYPE_CHECKING = False  # typing.TYPE_CHECKING without importing typing
 if TYPE_CHECKING:
     from . import batch as batch
     from . import conformance as conformance
+    from . import diagnostics as diagnostics
     from . import numerics as numerics
     from . import pipeline as pipeline
     from . import registry as registry
@@ -91,7 +92,7 @@ else:
         **dict.fromkeys(["Logits", "LossHead", "Objective", "load_recipe"], "pipeline"),
     }
     _HOME |= {name: "registry" for name in __all__ if name not in _HOME}
-    _FOLDERS = {"batch", "conformance", "numerics", "pipeline", "registry"}
+    _FOLDERS = {"batch", "conformance", "diagnostics", "numerics", "pipeline", "registry"}
 
     def __getattr__(name):
         from importlib import import_module

@@ -10,7 +10,8 @@ from typing import Any
 
 from . import aggregators, algorithms, estimators, tasks
 from .batch import ONE_RANK, Ranks
-from .pipeline import Objective, Recipe, build, load_recipe
+from .diagnostics.interrogable import Interrogable
+from .pipeline import Recipe, build, load_recipe
 from .registry import Catalog, Column, LossaryError, PluginWarning, Selection
 
 BUILTIN = (algorithms, estimators, aggregators, tasks)
@@ -60,7 +61,7 @@ def compose(
     ranks: Ranks | None = None,
     seed: int = 0,
     compile: bool | None = None,
-) -> Objective:
+) -> Interrogable:
     """Turn a bundled recipe's name, a path or a dict into an objective.
 
     ``overrides`` are ``"policy_loss.clip_ratio_high=0.3"`` or ``{"policy_loss.clip_ratio_high": 0.3}``; the environment is read only by
@@ -78,4 +79,4 @@ def compose(
         warnings.warn(sentence, RecipeWarning, stacklevel=2)
     if compile is not None:
         plan = replace(plan, compile=compile)
-    return Objective(plan, ONE_RANK if ranks is None else ranks, seed=seed)
+    return Interrogable(plan, ONE_RANK if ranks is None else ranks, seed=seed)

@@ -15,7 +15,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="A glossary of losses: list, find, look up, check, train and compare.",
+    help="A glossary of losses: list, find, look up, check, try, train, compare, and find out what is wrong.",
 )
 Json = Annotated[bool, typer.Option("--json", help="Print what a machine may read.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as a.b=value, e.g. policy_loss.clip_ratio_high=0.3")]
@@ -136,6 +136,83 @@ def train(
         print("lossary: say either a recipe or --resume RUN.", file=sys.stderr)
         raise typer.Exit(2)
     train_recipe(recipe, overrides or [], out, resume, as_json=json)
+
+
+@app.command("import-config")
+def import_config(
+    file: Annotated[Path, typer.Argument(help="YAML, or a command's key=value and --key value words")],
+    framework: Annotated[str, typer.Option("--from", help="verl, trl, skyrl or openrlhf")],
+    out: Annotated[Path | None, typer.Option(help="Write the recipe into this new file instead of printing it.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Exit code 1 if anything is only approximated.")] = False,
+    json: Json = False,
+) -> None:
+    """Another framework's configuration as a recipe, and what became of each of its keys."""
+    from .configs import import_config
+
+    raise typer.Exit(import_config(framework, file, out, strict=strict, as_json=json))
+
+
+@app.command()
+def export(
+    recipe: Annotated[str, typer.Argument(help="A bundled name or a file")],
+    framework: Annotated[str, typer.Option("--to", help="verl or trl")],
+    json: Json = False,
+) -> None:
+    """What a framework must be told so that a recipe is what it trains with."""
+    from .configs import export
+
+    export(framework, recipe, as_json=json)
+
+
+@app.command()
+def doctor(
+    batch: Annotated[Path, typer.Argument(help="A saved batch, padded tensors with response_mask (.safetensors), or a run folder")],
+    recipe: Annotated[str | None, typer.Argument(help="What the batch is for: a bundled name or a file")] = None,
+    names: Annotated[str, typer.Option(help="Whose names padded tensors have: lossary or verl.")] = "lossary",
+    json: Json = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """What is wrong with a batch or a run: where, why it matters, what to do. Exit code 1 if it is serious."""
+    from .doctor import examine
+
+    raise typer.Exit(examine(batch, recipe, names=names, as_json=json))
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="A dumped batch")],
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="A.B=C", help="Compare with this setting; may be repeated.")] = None,
+    against: Annotated[str | None, typer.Option(metavar="RECIPE", help="Compare with another recipe.")] = None,
+    json: Json = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """A dumped batch again: loss, gradients and metrics to the last bit, or what another setting would make of them."""
+    from .replaying import replay
+
+    raise typer.Exit(replay(file, set_ or [], against, as_json=json))
+
+
+@app.command()
+def forensics(file: Annotated[Path, typer.Argument(help="A dumped batch")], json: Json = False, no_plugins: NoPlugins = False) -> None:
+    """Which term a dumped step's gradient comes from, and how much of each token's advantage was left."""
+    from .forensics import show_forensics
+
+    show_forensics(file, as_json=json)
+
+
+@app.command()
+def explain(
+    file: Annotated[Path, typer.Argument(help="A dumped batch")],
+    token: Annotated[str, typer.Option(metavar="I,J", help="Token J of sequence I, both counted from 0.")],
+    html: Annotated[Path | None, typer.Option(help="Also draw its sequence, coloured by contribution, into this file.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --html replace a file that is there.")] = False,
+    json: Json = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """The arithmetic of one token of a dumped batch: columns, ratio, clip, weight, contribution."""
+    from .tokens import explain_token
+
+    explain_token(file, token, html, as_json=json, force=force)
 
 
 @app.command()

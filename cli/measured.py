@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 _SPREAD = ("mean", "max", "min")
 
 KNOWN = (
-    "step", "reward", "response_length/mean", "eval/accuracy",
+    "step", "reward", "response_length/mean", "eval/accuracy", "groups/zero_variance", "groups/zero_variance/*", "rollout/age",
     *(f"time/{x}" for x in ("rollout", "estimate", "update", "cpu_seconds", "wall_seconds")),
     *(f"{role}/{x}" for role in ("actor", "critic") for x in ("loss", "grad_norm", "*_loss", "*_coef")),
     *(f"actor/{x}" for x in (

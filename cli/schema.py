@@ -8,14 +8,24 @@ from ..builtin import catalog
 from ..pipeline import load_recipe, survey
 from ..pipeline.schema import component_schema, recipe_schema
 from ..registry import KINDS, RecipeError, UnknownName, listing, nearest
-from ..trainer.settings import EvaluateSettings, ModelSettings, RolloutSettings, TrainSettings, WarmUpSettings
+from ..trainer.settings import (
+    CriticSettings,
+    DiagnoseSettings,
+    EvaluateSettings,
+    ModelSettings,
+    RolloutSettings,
+    TrainSettings,
+    WarmUpSettings,
+)
 
 TRAINING: dict[str, type[BaseModel]] = {
     "model": ModelSettings,
+    "critic": CriticSettings,
     "warm_up": WarmUpSettings,
     "rollout": RolloutSettings,
     "train": TrainSettings,
     "evaluate": EvaluateSettings,
+    "diagnose": DiagnoseSettings,
 }
 
 

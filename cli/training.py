@@ -14,7 +14,10 @@ from rich.table import Table
 
 from ..builtin import catalog
 from ..pipeline import load_recipe
+from ..trainer.checkpoint import newest
+from ..trainer.failures import Terminated
 from ..trainer.loop import Trainer
+from ..trainer.ranks import Group, joined
 from ..trainer.run_folder import RunFolder
 from ..trainer.settings import Settings
 from .measured import of_strangers
@@ -31,8 +34,13 @@ MOST = 6
 
 
 def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path | None, *, as_json: bool) -> None:
-    """Run, show progress, and end with a table (or one JSON line)."""
-    console = Console(stderr=as_json)
+    """Run, show progress, and end with a table (or one JSON line); of several ranks only the first speaks and makes the folder."""
+    with joined():
+        _train_recipe(said, overrides, out, resume, Group(), as_json=as_json)
+
+
+def _train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path | None, group: Group, *, as_json: bool) -> None:
+    console = Console(stderr=as_json, quiet=not group.first)
     folder = RunFolder.existing(resume) if resume is not None else None
     recipe = load_recipe(str(folder.recipe) if folder else str(said), overrides, environment=True, more=catalog().recipes())
     settings = Settings.of(recipe)
@@ -41,7 +49,7 @@ def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path
     for sentence in settings.plan.warnings:
         console.print(f"[yellow]warning[/] {escape(sentence)}", highlight=False)
     began = time.process_time()
-    folder = folder or RunFolder.new(out, recipe.name, recipe.text(), recipe.code())
+    folder = folder or RunFolder(Path(group.agreed(lambda: str(RunFolder.new(out, recipe.name, recipe.text(), recipe.code()).path))))
     with _Live(console, settings) as live:
         trainer = Trainer(settings, folder, live)
         if resume is not None:
@@ -49,13 +57,15 @@ def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path
             live.position(trainer.step)
         try:
             lines = trainer.run()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, Terminated) as stopped:
             live.__exit__()
-            go_on = f" Go on with: lossary train --resume {folder.path}" if folder.checkpoint.exists() else ""
+            go_on = f" Go on with: lossary train --resume {folder.path}" if newest(folder.path) else ""
             console.print(
                 f"Stopped after step {trainer.step} of {settings.train.steps}.{go_on}", highlight=False, soft_wrap=True, markup=False
             )
-            raise SystemExit(130) from None
+            raise SystemExit(143 if isinstance(stopped, Terminated) else 130) from None
+    if not group.first:
+        return
     told = summary(lines, folder.path, time.process_time() - began)
     if as_json:
         print(json.dumps(told))
@@ -65,12 +75,15 @@ def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path
 
 def _take_up(console: Console, trainer: Trainer, folder: RunFolder, changed: str | None) -> None:
     """Resume, say from where, and write down overrides: a run's recipe.yaml always says what it does."""
-    trainer.resume()
+    for sentence in trainer.resume():
+        console.print(f"[yellow]warning[/] {escape(sentence)}; the run may go on differently.", highlight=False, soft_wrap=True)
     steps = trainer.settings.train.steps
     left = f"going on to step {steps}" if trainer.step < steps else f"nothing is left to do, since train.steps is {steps}"
     console.print(f"{folder.path}: {trainer.step} steps were taken; {left}.", highlight=False, soft_wrap=True, markup=False)
     if changed is not None:
-        folder.keep_recipe(changed)
+        if trainer.group.first:
+            folder.keep_recipe(changed)
+        trainer.group.meet()
         trainer.save()
 
 
@@ -94,6 +107,7 @@ class _Live:
 
     def __init__(self, console: Console, settings: Settings) -> None:
         self.console, self.settings, self.reward, self.score = console, settings, "", ""
+        self.warnings = 0
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -118,6 +132,11 @@ class _Live:
         self.progress.update(self.main, completed=step)
 
     def __call__(self, line: Mapping[str, Any]) -> None:
+        if "warning" in line:
+            self.warnings += 1
+            text = f"[yellow]warning[/] step {line['step']}, {line['warning']}: {escape(line['found'])}"
+            self.console.print(text, highlight=False)
+            return
         if "warm_up" in line:
             self.progress.update(self.warm, completed=line["warm_up"], said=f"loss {line['loss']:.3f}")
             return

@@ -2,5 +2,6 @@
 
 from .chars import Chars, UnknownCharacter
 from .gpt import GPT, KVCache
+from .language_model import LanguageModel, ModelError, Tokenizer
 
-__all__ = ["GPT", "Chars", "KVCache", "UnknownCharacter"]
+__all__ = ["GPT", "Chars", "KVCache", "LanguageModel", "ModelError", "Tokenizer", "UnknownCharacter"]

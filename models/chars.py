@@ -31,6 +31,10 @@ class Chars:
         """How many ids there are, specials included."""
         return len(self._tokens)
 
+    def prompt(self, text: str) -> list[int]:
+        """Return a question behind the begin of sequence."""
+        return [self.bos_id, *self.encode(text)]
+
     def encode(self, text: str) -> list[int]:
         """Return one id per character; no special id is added."""
         try:

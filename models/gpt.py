@@ -1,10 +1,14 @@
 """A small GPT: pre-norm blocks, learned positions, a plain linear head."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
+from safetensors.torch import save_model
 from torch import Tensor, nn
+
+from .language_model import Tokenizer
 
 
 @dataclass
@@ -99,7 +103,8 @@ class GPT(nn.Module):
         super().__init__()
         if d_model % heads:
             raise ValueError(f"d_model={d_model} is not a multiple of heads={heads}")
-        self.context = context
+        self.context, self.scale = context, 1.0
+        self.softcap: float | None = None
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.position = nn.Embedding(context, d_model)
         self.blocks = nn.ModuleList(Block(d_model, heads) for _ in range(layers))
@@ -116,6 +121,15 @@ class GPT(nn.Module):
                 nn.init.normal_(module.weight, std=module.weight.shape[1] ** -0.5, generator=generator)
             if isinstance(module, nn.Linear) and module.bias is not None:
                 nn.init.zeros_(module.bias)
+
+    def cache(self) -> KVCache:
+        """Return an empty cache of keys and values."""
+        return KVCache()
+
+    def save_pretrained(self, folder: Path, tokenizer: Tokenizer) -> None:
+        """Write the weights; sizes and vocabulary follow from the recipe beside them."""
+        folder.mkdir(parents=True, exist_ok=True)
+        save_model(self, str(folder / "model.safetensors"))
 
     def forward(self, ids: Tensor, attention_mask: Tensor, cache: KVCache | None = None) -> Tensor:
         """Return the hidden states that ``lm_head`` and ``value_head`` read.

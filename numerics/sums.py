@@ -6,7 +6,7 @@ from torch import Tensor
 
 def accumulator(x: Tensor) -> torch.dtype:
     """Return the dtype in which a sum of ``x`` is kept: float64, or float32 where the device has no float64."""
-    return torch.float32 if x.device.type == "mps" else torch.float64
+    return torch.float32 if x.is_mps else torch.float64
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:

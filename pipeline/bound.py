@@ -85,8 +85,17 @@ class Bound:
 
     def __call__(self, view: View) -> Any:
         """Run the function on what a view shows."""
-        who = self.who
-        return self.call([view.get(name, level, optional, who) for name, level, optional in self.levels])
+        made, there, columns = view.made, view.batch.levels, view.batch.columns
+        found = []
+        for name, level, optional in self.levels:
+            known = made.get(name)
+            if known is not None and known[1] is level:
+                found.append(known[0])
+            elif known is None and level is not None and there.get(name) is level:
+                found.append(columns[name])
+            else:
+                found.append(view.get(name, level, optional, self.who))
+        return self.call(found)
 
     def call(self, columns: list[Any], function: Callable[..., Any] | None = None) -> Any:
         """Run the function, or another of the component's; whatever it raises says whose it was."""

@@ -17,8 +17,10 @@ from ..registry import Level
 from .bound import scalar_like
 from .memory import Memory, observed
 from .metrics import Measure, measure
-from .summing import Outputs, side_of, summed, watched
-from .terms import Plan, Term
+from .outputs import Outputs
+from .sides import side_of
+from .summing import Summand
+from .terms import Plan
 
 
 class Graph:
@@ -28,11 +30,11 @@ class Graph:
         self.plan, self.memory, self.backend = plan, memory, backend
         self._known: dict[Hashable, Callable[..., Any]] = {}
 
-    def __call__(self, terms: Sequence[Term], micro: Batch, outputs: Outputs, reports: dict[str, Measure]) -> dict[str, Tensor]:
+    def __call__(self, terms: Sequence[Summand], micro: Batch, outputs: Outputs, reports: dict[str, Measure]) -> dict[str, Tensor]:
         """Return what each term comes to, before its coefficient; what they report goes to ``reports``."""
         leaves: list[Tensor] = []
         form = _taken((_bare(micro), outputs.columns), leaves)
-        key = form, tuple(t.name for t in terms), torch.is_grad_enabled()
+        key = form, tuple(t.term.name for t in terms), torch.is_grad_enabled()
         step = scalar_like(self.memory.step, micro.rows)
         if key in self._known:
             values, told, seen = self._known[key](step, *leaves)
@@ -46,10 +48,8 @@ class Graph:
             self.memory.add(name, x)
         return dict(values)
 
-    def _function(self, terms: tuple[Term, ...], form: Hashable) -> Callable[..., Any]:
-        plan, roles = self.plan, sorted({t.role for t in terms})
-        for t in terms:
-            watched(t), t.corrected  # what is worked out once stands behind a lock, which must not be traced
+    def _function(self, terms: tuple[Summand, ...], form: Hashable) -> Callable[..., Any]:
+        plan, roles = self.plan, sorted({t.term.role for t in terms})
 
         def run(step: Tensor, *leaves: Tensor) -> tuple[dict[str, Tensor], dict[str, Any], dict[str, Tensor]]:
             micro, columns = _filled(form, iter(leaves))
@@ -57,7 +57,7 @@ class Graph:
             notes = _Notes(step)
             reports: dict[str, Measure] = {}
             sides = {role: side_of(plan, role, micro, outputs, reports) for role in roles}
-            values = {t.name: summed(t, sides[t.role], notes, 1, reports) for t in terms}
+            values = {t.term.name: t(sides[t.term.role], notes, 1, reports) for t in terms}
             if "entropy" in outputs.columns:  # here, for it is one more walk over all tokens
                 reports.setdefault("actor/entropy", measure(outputs.columns["entropy"], "entropy"))
             return values, {name: (m.kind, m.value, m.count) for name, m in reports.items()}, notes.seen

@@ -15,13 +15,16 @@ SECTIONS = (
 """What the pipeline itself reads."""
 TRAINING = {
     "task": ("use",),
-    "model": ("d_model", "layers", "heads", "tied"),
+    "model": ("d_model", "layers", "heads", "tied", "dtype"),
+    "critic": ("trunk", "detach"),
     "warm_up": ("steps", "batch", "lr", "ramp"),
     "rollout": ("prompts", "samples_per_prompt", "temperature", "backend"),
     "train": (
         "steps", "epochs", "minibatches", "max_tokens", "lr", "critic_lr", "weight_decay", "betas", "grad_clip", "seed", "threads", "checkpoint_every",
+        "freeze_actor", "freeze_critic", "parallel", "max_skipped",
     ),
     "evaluate": ("every", "items"),
+    "diagnose": ("every",),
 }  # fmt: skip
 """What it leaves to a trainer, and the keys that the bundled one reads there (a test compares them)."""
 ALL = (*SECTIONS, *TRAINING)

@@ -12,7 +12,7 @@ from ..numerics import accumulator
 from ..registry import ColumnError, Max, Mean, Min
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)
 class Measure:
     """One metric so far: ``"mean"`` keeps (sum, count), ``"max"`` and ``"min"`` an extreme."""
 

@@ -17,11 +17,13 @@ from .estimating import Estimator, coefficient_of
 from .memory import Memory
 from .metrics import Measure, added, combined, measure
 from .needs import needs, require
+from .outputs import Outputs, certain, joined
 from .piecewise import READ, Pieces, Policy, passing
 from .planning import costs_of, packed, part_of, parts_needed, shuffled, units_of
-from .summing import Outputs, Side, certain, side_of, summed
-from .terms import Plan, Term
-from .vocabulary import Logits, over_words
+from .sides import Side, side_of
+from .summing import Summand, summand
+from .terms import Plan
+from .vocabulary import Logits
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,11 @@ class Objective:
         self.plan, self.ranks, self.memory, self.seed, self.chunk_tokens = plan, ranks, Memory(), seed, chunk_tokens
         self._needs_of_model = needs(plan, "loss")
         self._certain = certain(plan)
-        self._passing, self.one_pass = passing(plan)
+        self._summands = tuple(summand(t) for t in plan.terms)
+        passed, self.one_pass = passing(plan)
+        self._passing = tuple(s for s in self._summands if s.term in passed)
+        self._inside = frozenset(t.name for t in passed)
+        self._apart = tuple(s for s in self._summands if s.term not in passed)
         self._draws = any(name == "noise" for t in plan.terms for name, _, _ in t.bound.levels)
         self._estimate = Estimator(plan, self.memory, ranks)
         self._graph = Graph(plan, self.memory, compile_with) if plan.compile else None
@@ -131,8 +137,11 @@ class Objective:
         return replace(corrected(rules, replace(batch, reports={}), made, self.ranks), measured=True)
 
     @torch.no_grad()
-    def weigh(self, batch: Batch) -> Batch:
-        """Once per optimizer step: count over all ranks, make each aggregation's weights, fix the coefficients of this step."""
+    def weigh(self, batch: Batch, totals: Totals | None = None) -> Batch:
+        """Once per optimizer step: count over all ranks, make each aggregation's weights, fix the coefficients of this step.
+
+        ``totals`` are the counts of the whole step where they are known already: then ``batch`` may be a part of it.
+        """
         require(self.plan, batch, "weigh")
         self._require_estimated(batch)
         if self.measures and not batch.measured:
@@ -144,13 +153,16 @@ class Objective:
         whole = batch.sequences.across(self.ranks)
         self._require_whole_groups(batch, whole)
         step = scalar_like(self.memory.step, batch.sequences.lengths)
-        totals = self._totals(batch, whole)
+        counted, totals = totals is None, self._totals(batch, whole) if totals is None else totals
         weights = self._weights("critic" if batch.kept is not None else "", batch, whole, totals, step)
         inner = batch.kept
         if inner is not None:
             if self.plan.denominator == "kept":
+                if not counted and inner.totals is None:
+                    raise LossaryError("the host counted all tokens, not those that corrections left: say 'denominator: original'.")
                 sequences = inner.sequences.across(self.ranks)
-                left = replace(self._totals(inner, sequences), tokens_original=totals.tokens)
+                known = self._totals(inner, sequences) if counted or inner.totals is None else inner.totals
+                left = replace(known, tokens_original=totals.tokens)
                 inner = replace(inner, weights=self._weights("actor", inner, sequences, left, step), totals=left)
             else:
                 all_tokens = self._weights("actor", batch, whole, totals, step)
@@ -207,12 +219,22 @@ class Objective:
     def minibatches(self, batch: Batch, n: int, seed: int) -> list[Batch]:
         """Deal an estimated batch into ``n`` minibatches (one optimizer step each) in an order that follows from ``seed`` alone.
 
-        Groups stay whole where a term's scope is the group. ``n`` minibatches come out on every rank, some of them without a token that
+        Groups stay whole where a term's scope is the group. Over ranks they are dealt together, where the column ``sequence_ids`` says which
+        sequence is which; without it each rank deals its own. ``n`` minibatches come out on every rank, some of them without a token that
         counts if there are too few sequences.
         """
         if n < 1:
             raise LossaryError(f"minibatches: n is {n}; expected at least 1.")
-        return [part_of(batch, chosen) for chosen in shuffled(units_of(batch, "group" if self.scope == "group" else "sequence"), n, seed)]
+        units = units_of(batch, "group" if self.scope == "group" else "sequence")
+        if self.ranks is ONE_RANK or "sequence_ids" not in batch:
+            return [part_of(batch, chosen) for chosen in shuffled(units, n, seed)]
+        # Ranks deal all units as one would, and each keeps its own: what a minibatch holds does not depend on where it lies.
+        ids = batch["sequence_ids"]
+        mine = ids.index_select(0, torch.tensor([u[0] for u in units], dtype=torch.long, device=ids.device)).tolist()
+        own = dict(zip(mine, units, strict=True)) if not batch.idle else {}
+        there = sorted(self.ranks.gather(ids.new_tensor(list(own))).tolist())
+        dealt = shuffled([[i] for i in range(len(there))], n, seed)
+        return [part_of(batch, sorted(s for i in chosen for s in own.get(there[i], ()))) for chosen in dealt]
 
     def split(self, batch: Batch, max_tokens: int | None = None, parts: int | None = None) -> list[Batch]:
         """Cut a weighed batch into micro-batches at the widest scope of the terms, balanced by tokens, equally many on every rank.
@@ -265,7 +287,7 @@ class Objective:
             return self._loss_through(policy, micro, given, factor)
         outputs = Outputs.of(given, micro, self._needs_of_model)
         reports: dict[str, Measure] = {}
-        terms, _ = self._terms(self.plan.terms, micro, outputs, reports)
+        terms, _ = self._terms(self._summands, micro, outputs, reports)
         return self._out(micro, outputs, terms, reports, factor)
 
     def _loss_through(self, policy: Policy, micro: Batch, given: dict[str, Any], factor: int) -> LossOut:
@@ -277,7 +299,7 @@ class Objective:
             given["log_prob"], given["entropy"] = policy.scores(ids)
         outputs = Outputs.of(given, micro, {name: who for name, who in self._needs_of_model.items() if name not in READ})
         reports: dict[str, Measure] = {}
-        terms, sides = self._terms([t for t in self.plan.terms if t not in self._passing], micro, outputs, reports)
+        terms, sides = self._terms(self._apart, micro, outputs, reports)
         if not self.one_pass and "actor" not in sides:  # rules that compare tokens must see them all
             sides["actor"] = side_of(self.plan, "actor", micro, outputs, reports)
         if not self._passing:
@@ -306,15 +328,15 @@ class Objective:
         return added({"": m} for m in found)[""]
 
     def _terms(
-        self, terms: Iterable[Term], micro: Batch, outputs: Outputs, reports: dict[str, Measure]
+        self, summands: tuple[Summand, ...], micro: Batch, outputs: Outputs, reports: dict[str, Measure]
     ) -> tuple[dict[str, Tensor], dict[str, Side]]:
         """Return what terms come to over all tokens of a micro-batch at once, before their coefficients, and what they saw."""
-        terms = tuple(terms)
-        fused = [] if self._graph is None else [t for t in terms if not over_words(t.bound)]
-        values = {} if self._graph is None or not fused else self._graph(fused, micro, outputs, reports)
-        rest = [t for t in terms if t.name not in values]
-        sides = {role: side_of(self.plan, role, micro, outputs, reports) for role in sorted({t.role for t in rest})}
-        values |= {t.name: summed(t, sides[t.role], self.memory, self.chunk_tokens, reports) for t in rest}
+        values: dict[str, Tensor] = {}
+        if self._graph is not None and (fused := [s for s in summands if not s.words]):
+            values, summands = self._graph(fused, micro, outputs, reports), tuple(s for s in summands if s.words)
+        sides = {role: side_of(self.plan, role, micro, outputs, reports) for role in sorted({s.term.role for s in summands})}
+        for s in summands:
+            values[s.term.name] = s(sides[s.term.role], self.memory, self.chunk_tokens, reports)
         return values, sides
 
     def _out(
@@ -330,6 +352,7 @@ class Objective:
         """Add up terms; ``passed`` is what those of the head's pass come to together, with their gradient."""
         share = micro.share  # so that a loss over several steps is reported as their mean
         parts: dict[str, list[Tensor]] = {"actor": [] if passed is None else [passed], "critic": []}
+        inside = () if passed is None else self._inside
         for term in self.plan.terms:
             value, fixed = terms[term.name], term.coefficient.fixed
             reports[term.metric] = Measure("mean", value.detach(), share)
@@ -338,17 +361,24 @@ class Objective:
                 known = Measure("mean", coefficient * share, share) if fixed is None else Measure("mean", fixed)
                 reports[term.metric_of_coefficient] = known
                 value = coefficient * value
-            if passed is None or term not in self._passing:
+            if term.name not in inside:
                 parts[term.role].append(value)
         if "entropy" in outputs.columns and "actor/entropy" not in reports:
             reports["actor/entropy"] = measure(outputs.columns["entropy"], "entropy")
-        anchors = {role: outputs.anchors(role, self._certain) for role in parts}
-        sums = {role: _joined(parts[role], anchors[role], micro) for role in parts}
-        reports.update({f"{role}/loss": Measure("mean", sums[role].detach(), share) for role in parts if parts[role]})
         dtype = dtype or outputs.dtype
-        actor, critic = ((sums[role] * factor if factor != 1 else sums[role]).to(dtype) for role in ("actor", "critic"))
-        # A role without terms still carries its anchors, unless the model brought nothing for it.
-        return LossOut(actor + critic if anchors["critic"] or parts["critic"] else actor, actor, critic, terms, reports)
+        sums: dict[str, Tensor] = {}
+        for role, found in parts.items():
+            total = joined(found, outputs.anchors(role, self._certain))
+            if total is None:  # a role without terms still carries its anchors, unless the model brought nothing for it
+                continue
+            if found:
+                reports[f"{role}/loss"] = Measure("mean", total.detach(), share)
+            sums[role] = (total * factor if factor != 1 else total).to(dtype)
+        if len(sums) == 2:
+            return LossOut(sums["actor"] + sums["critic"], sums["actor"], sums["critic"], terms, reports)
+        nothing = torch.zeros((), dtype=dtype, device=micro.rows.device)
+        total = next(iter(sums.values()), nothing)
+        return LossOut(total, sums.get("actor", nothing), sums.get("critic", nothing), terms, reports)
 
     # ── between steps ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -382,9 +412,3 @@ class Objective:
         coefficients = [*(t.coefficient for t in self.plan.terms), *(k.coefficient for k in self.plan.reward_kl)]
         bounds += [(c.key, c.bound) for c in coefficients if c.bound is not None]
         return [(key, b) for key, b in bounds if b.component.stateful]
-
-
-def _joined(parts: list[Tensor], anchors: list[Tensor], micro: Batch) -> Tensor:
-    """Add up one role's terms; the model's outputs join with empty sums, so that a loss without tokens still has their graph."""
-    total = sum(parts[1:], parts[0]) if parts else torch.zeros((), device=micro.rows.device)
-    return sum((x[:0].sum() for x in anchors), total)

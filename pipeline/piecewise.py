@@ -16,7 +16,9 @@ from .compiled import Graph
 from .correcting import WEIGHT
 from .memory import Memory
 from .metrics import Measure, added, measure
-from .summing import Outputs, Side, shown, unreduced, watched, weighed
+from .outputs import Outputs
+from .sides import Side, shown
+from .summing import Summand
 from .terms import Plan, Term
 from .vocabulary import Rows, over_words
 
@@ -90,7 +92,7 @@ class Pieces:
     def __init__(
         self,
         plan: Plan,
-        terms: Sequence[Term],
+        summands: Sequence[Summand],
         batch: Batch,
         coefficients: Mapping[str, Tensor],
         rows: Mapping[str, Rows],
@@ -99,20 +101,21 @@ class Pieces:
         taken: Mapping[str, Measure],
         graph: Graph | None = None,
     ) -> None:
+        terms = [s.term for s in summands]
         for t in terms:
             if not local(t.bound):
                 raise LossaryError(
                     f"{t.bound.who} reads logits beside what no head gives; call loss(micro, logits=...) instead of policy=."
                 )
-        self.plan, self.terms, self.batch, self.coefficients, self.rows = plan, terms, batch, coefficients, rows
+        self.plan, self.summands, self.terms, self.batch, self.coefficients, self.rows = plan, summands, terms, batch, coefficients, rows
         self.memory, self.settled, self.taken = memory, settled, taken
         self.words = any("logits" in t.bound.reads for t in terms)
-        fusible = settled is None and not any(over_words(t.bound) or watched(t) for t in terms)
+        fusible = settled is None and not any(s.words or s.watched for s in summands)
         self.graph = graph if fusible else None
         self.reports: dict[str, Measure] = {}
         self.entropy: list[Measure] = []
         self._values: dict[str, list[Tensor]] = {t.name: [] for t in terms}
-        self._seen: dict[str, list[Tensor]] = {t.name: [] for t in terms if watched(t)}
+        self._seen: dict[str, list[Tensor]] = {s.term.name: [] for s in summands if s.watched}
 
     def __call__(self, a: int, b: int, log_prob: Tensor, entropy: Tensor, logits: Tensor | None) -> Tensor:
         """Return ``sum over terms of coef * sum over these tokens of weight * loss``."""
@@ -121,9 +124,9 @@ class Pieces:
         reports = dict(self.taken)
         side = self._side(a, b, log_prob, entropy, logits, reports)
         total = log_prob.new_zeros((), dtype=accumulator(log_prob))
-        for term in self.terms:
-            loss = unreduced(term, side, self.memory, None, reports)
-            value = weighed(term, side, loss, Level.TOKEN)
+        for summand in self.summands:
+            term, loss = summand.term, summand.loss(side, self.memory, None, reports)
+            value = summand.weighed(side, loss)
             self._values[term.name].append(value.detach())
             if term.name in self._seen:
                 self._seen[term.name].append(loss.detach())
@@ -135,7 +138,7 @@ class Pieces:
     def _fused(self, graph: Graph, a: int, b: int, log_prob: Tensor, entropy: Tensor) -> Tensor:
         reports: dict[str, Measure] = {}
         outputs = Outputs({"log_prob": log_prob, "entropy": entropy}, {})
-        found = graph(self.terms, self.batch.window(a, b), outputs, reports)
+        found = graph(self.summands, self.batch.window(a, b), outputs, reports)
         for name, value in found.items():
             self._values[name].append(value.detach())
         self.entropy.append(reports.pop("actor/entropy"))

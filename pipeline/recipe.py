@@ -91,7 +91,11 @@ def _import_path(function: Any) -> str:
 def bundled_recipes() -> dict[str, str]:
     """Return the text of every recipe in the box, by name."""
     folder = files("lossary") / "recipes"
-    return {p.name.removesuffix(".yaml"): p.read_text("utf-8") for p in folder.iterdir() if p.name.endswith(".yaml")}
+    return {
+        p.name.removesuffix(".yaml"): p.read_text("utf-8")
+        for p in sorted(folder.iterdir(), key=lambda p: p.name)
+        if p.name.endswith(".yaml")
+    }
 
 
 def load_recipe(

@@ -1,6 +1,7 @@
 """The parts of an objective: terms with their coefficient and aggregation, and what is estimated before them."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from .bound import Bound
 from .correcting import WEIGHT
@@ -33,17 +34,17 @@ class Term:
     coefficient: Coefficient
     aggregation: str
 
-    @property
+    @cached_property
     def metric(self) -> str:
         """Under which name its value is logged."""
         return f"{self.role}/{METRIC.get(self.name, f'{self.name}_loss')}"
 
-    @property
+    @cached_property
     def corrected(self) -> bool:
         """Whether the weights of corrections multiply it: a policy loss that does not do so itself."""
         return self.bound.component.kind.name == "policy_loss" and WEIGHT not in self.bound.reads
 
-    @property
+    @cached_property
     def metric_of_coefficient(self) -> str:
         """Under which name its coefficient is logged."""
         return f"{self.role}/{self.name}_coef"

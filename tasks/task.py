@@ -15,11 +15,22 @@ class Item:
     answer: str
 
 
+@dataclass(frozen=True)
+class Turn:
+    """A part of a response: what the model says, or what it is shown, which carries no loss."""
+
+    text: str
+    observed: bool = False
+
+
 class Task(Protocol):
     """Endless training items, a fixed held-out set that none of them is in, and a reward.
 
     A task may also have ``columns``, a mapping ``{column: function of an item and a completion}``: what it knows of an answer beside
     the reward, for the components of the same plugin (``trainer/brought.py``).
+
+    A task of several turns has ``turns``, their number, and ``reply(item, said)``: what is shown to the model after a turn that it ended,
+    or None where that was its answer. The reward is of what was said last. ``demonstration(item)`` then gives the turns to imitate.
     """
 
     @property

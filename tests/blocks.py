@@ -77,7 +77,7 @@ def run(block: Block, scope: dict[str, Any], folder: Path) -> None:
         for command, shown in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block.text, re.M):
             code, said = typed(command)
             assert matches(shown, said), f"$ {command}\n{said}\nis not\n{shown}"
-            assert code == bool(re.search(r"^\d+ faults?$| broken", shown, re.M)), said
+            assert code == bool(re.search(r"^\d+ faults?$| broken|^[1-9]\d* errors?, ", shown, re.M)), said
     elif block.language == "sh":
         targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.M))
         assert set(re.findall(r"^make ([a-z]+)", block.text, re.M)) <= targets

@@ -255,7 +255,7 @@ def test_a_newcomers_typo_is_told_in_one_paragraph(old, new, file, say, mine, mo
     ("words", "say"),
     [
         (("train",), "say either a recipe or --resume RUN"), (("train", "r.yaml", "--resume", "x"), "say either a recipe or --resume RUN"),
-        (("train", "--resume", "nowhere"), "nowhere has no checkpoint.pt to resume from"), (("train", "nowhere.yaml"), "there is no such file"),
+        (("train", "--resume", "nowhere"), "nowhere has no checkpoint to resume from"), (("train", "nowhere.yaml"), "there is no such file"),
         (("train", "r.yaml", "train.step=3"), "override 'train.step=3', character 7: train.step: unknown key. Did you mean 'steps'?"),
         (("train", "r.yaml", "model.heads=3"), "d_model 8 is not a multiple of heads 3"),
         (("train", "r.yaml", "task.letters=99"), "task.letters: 99 is out of bounds"),

@@ -111,6 +111,7 @@ def test_the_trainers_page_shows_its_defaults():
     shown = yaml.safe_load(re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "trainer.md").read_text("utf-8"), re.S)[0])
     sections = {
         "model": "ModelSettings",
+        "critic": "CriticSettings",
         "warm_up": "WarmUpSettings",
         "rollout": "RolloutSettings",
         "train": "TrainSettings",

@@ -6,7 +6,15 @@ import pytest
 
 from lossary import RecipeError, compose, load_recipe
 from lossary.pipeline.hinting import TRAINING
-from lossary.trainer.settings import EvaluateSettings, ModelSettings, RolloutSettings, Settings, TrainSettings, WarmUpSettings
+from lossary.trainer.settings import (
+    CriticSettings,
+    EvaluateSettings,
+    ModelSettings,
+    RolloutSettings,
+    Settings,
+    TrainSettings,
+    WarmUpSettings,
+)
 
 MY_LOSSES = """
 from lossary import PerToken, policy_loss
@@ -93,6 +101,7 @@ def test_a_key_of_the_trainer_in_another_section_of_its(written):
 def test_the_hints_know_the_keys_of_the_trainer():
     fields = {
         "model": ModelSettings,
+        "critic": CriticSettings,
         "warm_up": WarmUpSettings,
         "rollout": RolloutSettings,
         "train": TrainSettings,

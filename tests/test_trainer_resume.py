@@ -1,6 +1,7 @@
 """A run that is killed and taken up again is the run that was never interrupted; what cannot be taken up says why."""
 
 import json
+import pickle
 import shutil
 import signal
 import subprocess
@@ -10,10 +11,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkpoints import tensors_of
 
 from lossary import LossaryError, load_recipe
 from lossary.trainer import checkpoint
 from lossary.trainer.loop import Trainer
+from lossary.trainer.ranks import Group
 from lossary.trainer.run_folder import RunFolder
 from lossary.trainer.settings import Settings
 
@@ -51,17 +54,15 @@ def started(recipe, *overrides, **how):
 def written(folder):
     """The metrics file without what the clock says, and the final weights."""
     lines = [json.loads(text) for text in folder.metrics.read_text().splitlines()]
-    saved = torch.load(folder.checkpoint, weights_only=True)
-    weights = {f"{role}.{n}": x for role in ("policy", "critic", "reference") for n, x in saved[role].items()}
-    return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines], weights, saved
+    return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines], tensors_of(folder.checkpoint)
 
 
 def same(a, b):
-    (one, weights, saved), (two, other, its) = written(a), written(b)
+    (one, weights), (two, other) = written(a), written(b)
     assert one == two
     assert weights.keys() == other.keys()
     assert all(torch.equal(weights[n], other[n]) for n in weights)
-    assert repr(saved["objective"]) == repr(its["objective"])
+    assert repr(checkpoint.Saved(a.checkpoint).plain["objective"]) == repr(checkpoint.Saved(b.checkpoint).plain["objective"])
 
 
 @pytest.fixture(scope="module")
@@ -102,12 +103,13 @@ def test_a_run_goes_on_wherever_it_was_cut(at, moment, recipe, whole, monkeypatc
     run = started(recipe, listen=dying(at, "line" if moment.endswith("line") else ""))
     real = checkpoint.save
 
-    def save(path, content):
-        if moment == "half a checkpoint" and content["step"] == at:
-            path.with_suffix(".partial").write_bytes(b"half")
+    def save(path, tensors, plain, group):
+        if moment == "half a checkpoint" and plain["step"] == at:
+            (path / "checkpoint-9.partial").mkdir()
+            (path / "checkpoint-9.partial" / "__0_0.distcp").write_bytes(b"half")
             raise Killed
-        real(path, content)
-        if moment == "checkpoint" and content["step"] == at:
+        real(path, tensors, plain, group)
+        if moment == "checkpoint" and plain["step"] == at:
             raise Killed
 
     with monkeypatch.context() as patch:
@@ -135,7 +137,7 @@ def test_a_process_that_is_killed_outright_can_be_resumed(recipe, whole):
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
     assert len(metrics.read_text().splitlines()) < 400
-    reached = torch.load(metrics.with_name("checkpoint.pt"), weights_only=True)["step"]
+    reached = checkpoint.Saved(RunFolder(metrics.parent).checkpoint).plain["step"]
     done = subprocess.run(
         [*command, "--resume", "killed/r-0001", f"train.steps={reached + 4}", "--json"], cwd=recipe.parent, capture_output=True, text=True
     )
@@ -206,32 +208,53 @@ def test_settings_of_the_optimizers_come_from_the_recipe_and_its_overrides(whole
 
 
 def test_a_folder_without_a_checkpoint(tmp_path):
-    with pytest.raises(LossaryError, match=r"has no checkpoint\.pt to resume from"):
+    with pytest.raises(LossaryError, match="has no checkpoint to resume from"):
         RunFolder.existing(tmp_path)
 
 
-@pytest.mark.parametrize("content", [b"", b"rubbish", "half"])
-def test_a_checkpoint_that_is_damaged(content, whole):
-    good = whole.checkpoint.read_bytes()
-    whole.checkpoint.write_bytes(good[: len(good) // 2] if content == "half" else content)
-    with pytest.raises(LossaryError, match=r"checkpoint\.pt is no checkpoint: "):
+@pytest.mark.parametrize("file", [checkpoint.INDEX, "__0_0.distcp"])
+@pytest.mark.parametrize("content", [b"", b"rubbish", b"{}", "half"])
+def test_a_checkpoint_that_is_damaged(file, content, whole):
+    path = whole.checkpoint / file
+    good = path.read_bytes()
+    path.write_bytes(good[: len(good) // 2] if content == "half" else content)
+    with pytest.raises(LossaryError, match=r"checkpoint-\d+ is no checkpoint: "):
         started_from(whole)
 
 
-def test_a_checkpoint_that_holds_code_is_not_run(whole, tmp_path):
-    class Evil:
-        def __reduce__(self):
-            return (open, (str(tmp_path / "pwned"), "w"))
+class Evil:
+    """Opens a file when it is unpickled."""
 
-    torch.save({"step": Evil()}, whole.checkpoint)
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return (open, (str(self.path), "w"))
+
+
+def test_a_checkpoint_that_holds_code_is_not_run(whole, tmp_path):
+    (whole.checkpoint / ".metadata").write_bytes(pickle.dumps(Evil(tmp_path / "pwned")))  # where torch's own reader would look
+    index = json.loads((whole.checkpoint / checkpoint.INDEX).read_text())
+    torch.save(Evil(tmp_path / "pwned"), whole.checkpoint / "evil.distcp")
+    size = (whole.checkpoint / "evil.distcp").stat().st_size
+    for of in index["tensors"].values():
+        of["chunks"] = [[offsets, sizes, "evil.distcp", 0, size] for offsets, sizes, *_ in of["chunks"]]
+    (whole.checkpoint / checkpoint.INDEX).write_text(json.dumps(index))
     with pytest.raises(LossaryError, match="is no checkpoint"):
         started_from(whole)
     assert not (tmp_path / "pwned").exists()
 
 
-def test_a_checkpoint_of_something_else(whole):
-    torch.save({"weights": torch.zeros(2)}, whole.checkpoint)
-    with pytest.raises(LossaryError, match="is no checkpoint"):
+def test_a_checkpoint_reads_no_file_outside_of_it(whole):
+    text = (whole.checkpoint / checkpoint.INDEX).read_text()
+    (whole.checkpoint / checkpoint.INDEX).write_text(text.replace("__0_0.distcp", "../__0_0.distcp"))
+    with pytest.raises(LossaryError, match="lies outside of it"):
+        started_from(whole)
+
+
+def test_a_checkpoint_of_something_else(tmp_path, whole):
+    checkpoint.save(whole.path, {"weights": torch.zeros(2)}, {"step": 3}, Group())
+    with pytest.raises(LossaryError, match="is no checkpoint of a run"):
         started_from(whole)
 
 
@@ -254,18 +277,36 @@ def test_overrides_that_make_it_another_run(override, say, whole):
 
 
 def test_a_checkpoint_is_whole_or_absent(tmp_path, monkeypatch):
-    path = tmp_path / "checkpoint.pt"
-    content = dict.fromkeys(checkpoint.PARTS, 1)
-    checkpoint.save(path, content)
+    checkpoint.save(tmp_path, {"x": torch.ones(2)}, {"step": 1, "nested": [{"t": torch.arange(3)}]}, Group())
+    first = checkpoint.newest(tmp_path)
 
-    def dies(content, file):
-        file.write(b"half")
+    def dies(*_, **__):
         raise Killed
 
-    monkeypatch.setattr(torch, "save", dies)
-    with pytest.raises(Killed):
-        checkpoint.save(path, {"step": 2})
-    assert checkpoint.load(path) == content
+    for where, name in ((checkpoint, "dcp_save"), (checkpoint, "_flushed")):
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, dies)
+            with pytest.raises(Killed):
+                checkpoint.save(tmp_path, {"x": torch.zeros(2)}, {"step": 2}, Group())
+        assert checkpoint.newest(tmp_path) == first
+    saved = checkpoint.Saved(first)
+    assert saved.plain["step"] == 1
+    assert saved.plain["nested"][0]["t"].tolist() == [0, 1, 2]
+    assert tensors_of(first)["x"].tolist() == [1, 1]
+    checkpoint.save(tmp_path, {"x": torch.zeros(2)}, {"step": 2}, Group())
+    assert [p.name for p in sorted(tmp_path.iterdir())] == ["checkpoint-2"]
+
+
+def test_a_full_disk_keeps_the_checkpoint_before_it(tmp_path, monkeypatch):
+    checkpoint.save(tmp_path, {"x": torch.ones(2)}, {"step": 1}, Group())
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint._Writer, "write_data", full)
+    with pytest.raises(LossaryError, match=r"checkpoint-2 cannot be written, the one before it is kept: .*No space left on device"):
+        checkpoint.save(tmp_path, {"x": torch.ones(2)}, {"step": 2}, Group())
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint-1"]
 
 
 def test_run_folders_are_numbered_and_never_shared(tmp_path):

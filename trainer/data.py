@@ -45,6 +45,7 @@ def from_rollouts(rollouts: list[Rollout], rewards: list[float], samples_per_pro
         group_ids=torch.arange(len(rollouts)) // samples_per_prompt,
         truncated=torch.tensor([float(r.finish_reason == "length") for r in rollouts]),
         prompt_lengths=torch.tensor([len(r.prompt_ids) for r in rollouts]),
+        policy_version=torch.tensor([r.policy_version for r in rollouts]),
     )
     return inputs, batch
 

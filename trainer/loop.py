@@ -1,33 +1,38 @@
 """The loop, in one sitting: sample, reward, estimate, then epochs of minibatches of micro-batches, then again."""
 
-import copy
 import math
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from ..batch import Batch
+from ..batch import ONE_RANK, Batch
 from ..builtin import compose
 from ..models.chars import Chars
 from ..models.gpt import GPT
 from ..pipeline import LossOut, Objective
-from ..registry import LossaryError
+from ..pipeline.lock import compared, lock
+from ..registry import Level, LossaryError
 from ..tasks import Item
 from . import checkpoint
 from .brought import filled
+from .critic import Critic
 from .data import Inputs, from_demonstrations, from_rollouts, training_items
 from .evaluation import accuracy
-from .optimizing import Optimizing
+from .failures import Skips, Terminated, listening
+from .optimizing import NotFinite, Optimizing
+from .randomness import seed_of, states, take_up
+from .ranks import Group, parallel, syncing, told, weights
 from .rollout import SamplingParams, TorchBackend
 from .run_folder import RunFolder
 from .scoring import all_at_once, head_of, hidden_of, policy_scores, ref_logits_of, values_of
 from .settings import Settings
+from .watching import Watch
 
 Listener = Callable[[Mapping[str, Any]], None]
 
@@ -38,25 +43,30 @@ class Trainer:
     def __init__(self, settings: Settings, folder: RunFolder, listen: Listener = lambda line: None) -> None:
         self.settings, self.folder, self.listen = settings, folder, listen
         torch.set_num_threads(settings.train.threads)
-        self.chars, self.task, self.step = Chars(), settings.task, 0
-        self.objective = Objective(settings.plan, seed=settings.train.seed)
-        self.policy = self._gpt(seed=_seed(settings.train.seed, "policy"))
+        self.chars, self.task, self.step, self.group = Chars(), settings.task, 0, Group()
+        ranks = self.group if self.group.size > 1 else ONE_RANK
+        self.objective = Objective(settings.plan, ranks, seed=settings.train.seed)
+        self.policy = self._gpt(seed=seed_of(settings.train.seed, "policy"))
         self.reference: GPT | None = None
         needs = {**self.objective.needs("estimate"), **self.objective.needs("loss")}
-        self.critic = (
-            self._gpt(value_head=True, seed=_seed(settings.train.seed, "critic")) if {"values", "old_values"} & set(needs) else None
-        )
+        self.critic = self._critic() if {"values", "old_values"} & set(needs) else None
         self.needs_reference = bool({"ref_log_prob", "ref_logits"} & set(needs))
-        self.resumed, self.strangers = False, settings.strangers()
-        self.optimizing = Optimizing(settings.train, self.policy, self.critic)
+        self.resumed, self.lock = False, lock(settings.plan)
         self.backend = TorchBackend(self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
+        # Sharded weights are whole in the forward of a module of the model, so the head is one.
+        self.policy.lm_head = head_of(self.policy, settings.rollout.temperature)  # type: ignore[assignment]
+        # What is called in a training step: the model itself on one rank, else what averages its gradients over ranks.
+        self.calls = [parallel(m, settings.train.parallel, self.group) for m in (self.policy, self.critic) if m is not None]
+        self.optimizing = Optimizing(settings.train, self.policy, self.critic)
+        self.skips, self.terminated = Skips(settings.train.max_skipped), threading.Event()
         self.lines: list[dict[str, Any]] = []
+        self.watch = Watch(settings.plan, settings.diagnose.every if self.group.first else 0, folder.path, self._announce)
         self._began = time.process_time(), time.perf_counter()
 
     def _gpt(self, *, value_head: bool = False, seed: int) -> GPT:
         m, longest = self.settings.model, max(len(i.prompt) for i in self.task.eval_items(64)) + 1
         context = 2 * longest + self.task.max_new_tokens
-        return GPT(
+        model = GPT(
             self.chars.vocab_size,
             d_model=m.d_model,
             layers=m.layers,
@@ -66,46 +76,61 @@ class Trainer:
             value_head=value_head,
             seed=seed,
         )
+        return model.to(getattr(torch, m.dtype))
+
+    def _critic(self) -> Critic:
+        own = self._gpt(value_head=True, seed=seed_of(self.settings.train.seed, "critic"))
+        branch, how = own.value_head, self.settings.critic
+        assert branch is not None
+        own.value_head, own.lm_head = None, nn.Identity()  # type: ignore[assignment]  # what never has a gradient is none of its parameters
+        return Critic(own if how.trunk == "separate" else None, branch, detach=how.detach)
 
     # ── the run ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def run(self) -> list[dict[str, Any]]:
-        """Warm up, then train to the last step; returns the lines of the metrics file."""
-        settings = self.settings
-        if not self.resumed:
-            self._warm_up()
-            self.reference = self._frozen() if self.needs_reference else None
-            self._log({"step": 0, "eval/accuracy": self._accuracy()})
-            self.save()
-        while self.step < settings.train.steps:
-            line = self._update() if settings.reinforces else self._imitate()
-            self.step += 1
-            if self.step % settings.evaluate.every == 0 or self.step == settings.train.steps:
-                line["eval/accuracy"] = self._accuracy()
-            self._log({"step": self.step, **line})
-            every = settings.train.checkpoint_every
-            if self.step == settings.train.steps or (every and self.step % every == 0):
+        """Warm up, then train to the last step; returns the lines of the metrics file. SIGTERM ends it with ``Terminated``."""
+        with listening(self.terminated):
+            if not self.resumed:
+                self._warm_up()
+                self.reference = self._frozen() if self.needs_reference else None
+                self._log({"step": 0, "eval/accuracy": self._accuracy()})
                 self.save()
+            while self.step < self.settings.train.steps:
+                self._one_more()
         return self.lines
+
+    def _one_more(self) -> None:
+        train, every = self.settings.train, self.settings.train.checkpoint_every
+        line = self._update() if self.settings.reinforces else self._imitate()
+        self.step += 1
+        last = self.step == train.steps
+        if self.step % self.settings.evaluate.every == 0 or last:
+            line["eval/accuracy"] = self._accuracy()
+        self._log({"step": self.step, **line})
+        leave = self.group.any(self.terminated.is_set())
+        if last or leave or (every and self.step % every == 0):
+            self.save()
+        if leave and not last:
+            raise Terminated(f"terminated after step {self.step} of {train.steps}; the checkpoint is written.")
 
     def _warm_up(self) -> None:
         """Imitate the task's answers for a while, by the same pipeline: a recipe of one auxiliary loss."""
         w = self.settings.warm_up
         if not w.steps:
             return
-        objective = compose({"auxiliary": {"use": "sft", "coef": 1.0}})
-        optimizing = Optimizing(self.settings.train.model_copy(update={"lr": w.lr}), self.policy, None)
+        objective = compose({"auxiliary": {"use": "sft", "coef": 1.0}}, ranks=self.objective.ranks)
+        optimizing = Optimizing(self.settings.train.model_copy(update={"lr": w.lr, "freeze_actor": 0}), self.policy, None)
         for step in range(w.steps):
-            inputs, batch = from_demonstrations(training_items(self.task, step * w.batch, w.batch), self.chars)
+            inputs, batch = self._shared(*from_demonstrations(training_items(self.task, step * w.batch, w.batch), self.chars))
             optimizing.scale(min(1.0, (step + 1) / w.ramp))
             outs, _ = self._take_step(objective, optimizing, inputs, objective.estimate(batch))
             if step % 10 == 9 or step == w.steps - 1:
-                self.listen({"warm_up": step + 1, "of": w.steps, "loss": objective.metrics(outs)["actor/sft_loss"]})
+                self.listen({"warm_up": step + 1, "of": w.steps, "loss": objective.metrics(outs).get("actor/sft_loss", math.nan)})
 
     def _imitate(self) -> dict[str, Any]:
-        inputs, batch = from_demonstrations(self._items(self.settings.warm_up.batch), self.chars)
+        inputs, batch = self._shared(*from_demonstrations(self._items(self.settings.warm_up.batch), self.chars))
         outs, norms = self._take_step(self.objective, self.optimizing, inputs, self.objective.estimate(batch))
-        return {**self.objective.metrics(outs), **norms}
+        return {**self.objective.metrics(outs), **norms, **self._skipped()}
 
     def _items(self, n: int) -> list[Item]:
         """The items of this step, after all those of the warm-up."""
@@ -117,32 +142,63 @@ class Trainer:
         train, clock = self.settings.train, _Clock()
         inputs, batch, rewards = self._rollout()
         clock.lap("time/rollout")
-        batch = self._remember(inputs, batch)
         length = sum(batch.lengths) / len(batch)
+        whole = batch
+        inputs, batch = self._shared(inputs, batch)
+        batch = self._remember(inputs, batch)
+        work = told(self.group, {"rank_tokens": sum(batch.lengths)})
         batch = self.objective.estimate(batch)
         clock.lap("time/estimate")
+        seen = self.watch.look(whole, batch, self.step)
         outs: list[LossOut | Batch] = []
         norms: dict[str, float] = {}
         for epoch in range(train.epochs):
-            for mini in self.objective.minibatches(batch, train.minibatches, _seed(train.seed, "minibatches", self.step, epoch)):
-                out, norms = self._take_step(self.objective, self.optimizing, inputs, mini)
-                outs += out
+            for mini in self.objective.minibatches(batch, train.minibatches, seed_of(train.seed, "minibatches", self.step, epoch)):
+                out, found = self._take_step(self.objective, self.optimizing, inputs, mini)
+                outs, norms = outs + out, norms | found
         clock.lap("time/update")
         metrics = self.objective.metrics(outs, batch)
-        return {"reward": sum(rewards) / len(rewards), "response_length/mean": length, **metrics, **norms, **clock.laps}
+        return {
+            "reward": sum(rewards) / len(rewards),
+            "response_length/mean": length,
+            **metrics,
+            **norms,
+            **work,
+            **seen,
+            **self._skipped(),
+            **clock.laps,
+        }
 
     def _rollout(self) -> tuple[Inputs, Batch, list[float]]:
         r = self.settings.rollout
         items = self._items(r.prompts)
-        self.backend.update_weights(self.policy.state_dict().items(), self.step)
+        self.backend.update_weights(weights(self.policy).items(), self.step)
         sampling = SamplingParams(self.task.max_new_tokens, temperature=r.temperature)
         prompts = [[self.chars.bos_id, *self.chars.encode(item.prompt)] for item in items]
-        rollouts = self.backend.generate(prompts, r.samples_per_prompt, sampling, _seed(self.settings.train.seed, "rollout", self.step))
+        self._require_room(prompts)
+        rollouts = self.backend.generate(prompts, r.samples_per_prompt, sampling, seed_of(self.settings.train.seed, "rollout", self.step))
         asked: list[Item] = [item for item in items for _ in range(r.samples_per_prompt)]
         said = [self.chars.decode(o.completion_ids) for o in rollouts]
         rewards = [self.task.reward(i, text) for i, text in zip(asked, said, strict=True)]
         inputs, batch = from_rollouts(rollouts, rewards, r.samples_per_prompt, self.chars.pad_id)
         return inputs, filled(self.task, batch, asked, said, self.settings.catalog.fields), rewards
+
+    def _require_room(self, prompts: list[list[int]]) -> None:
+        room, longest = self.policy.context, max(map(len, prompts))
+        if longest + self.task.max_new_tokens > room:
+            raise LossaryError(
+                f"a prompt has {longest} tokens, and {self.task.max_new_tokens} may follow: more than the model's context of {room}. Its size is "
+                "made from the task's held-out prompts, which are shorter; nothing is cut."
+            )
+
+    def _shared(self, inputs: Inputs, batch: Batch) -> tuple[Inputs, Batch]:
+        """Keep this rank's prompts, with all their samples; rows of ``inputs`` keep their places."""
+        if self.group.size == 1:
+            return inputs, batch
+        batch = batch.with_columns(Level.SEQUENCE, sequence_ids=batch.rows)
+        mine = self.group.share(len(prompts := list(dict.fromkeys(batch.groups or range(len(batch))))))
+        kept = {prompts[i] for i in mine}
+        return inputs, batch.take([i for i, g in enumerate(batch.groups or range(len(batch))) if g in kept])
 
     @torch.no_grad()
     def _remember(self, inputs: Inputs, batch: Batch) -> Batch:
@@ -158,7 +214,10 @@ class Trainer:
             found["ref_log_prob"] = column(lambda p: policy_scores(reference, inputs, p, r.temperature)[0])
         if self.critic is not None:
             critic = self.critic
-            found["old_values"] = column(lambda p: values_of(critic, inputs, p))
+            found["old_values"] = column(lambda p: values_of(critic, inputs, p, self._trunk_of(inputs, p)))
+        for name, x in found.items():
+            if self.group.any(not bool(torch.isfinite(x).all())):
+                raise LossaryError(f"step {self.step + 1}: {name} is not finite at some token: a model's weights are broken.")
         return batch.with_columns(batch.levels["rollout_log_prob"], **found)
 
     def _take_step(
@@ -172,21 +231,34 @@ class Trainer:
             batch = self._measured(objective, inputs, batch)
             outs.append(batch)
         weighed = objective.weigh(batch)
-        for micro in objective.split(weighed, self.settings.train.max_tokens):
-            policy = head.on(hidden_of(self.policy, inputs, micro))
-            values = values_of(self.critic, inputs, micro) if self.critic is not None and "values" in needs else None
-            ref = (
-                ref_logits_of(self.reference, inputs, micro, temperature) if self.reference is not None and "ref_logits" in needs else None
-            )
-            out = objective.loss(micro, policy=policy, values=values, ref_logits=ref)
-            torch.autograd.backward(out.total)
+        parts = objective.split(weighed, self.settings.train.max_tokens)
+        for i, micro in enumerate(parts):
+            with syncing(self.calls, last=i == len(parts) - 1):
+                hidden = hidden_of(self.calls[0], inputs, micro)
+                seen = hidden if self.settings.critic.trunk == "shared" else None
+                values = values_of(self.calls[1], inputs, micro, seen) if self.critic is not None and "values" in needs else None
+                known = self.reference is not None and "ref_logits" in needs
+                ref = ref_logits_of(self.reference, inputs, micro, temperature) if self.reference is not None and known else None
+                out = objective.loss(micro, policy=head.on(hidden), values=values, ref_logits=ref)
+                torch.autograd.backward(out.total)
             outs.append(replace(out, total=out.total.detach(), actor=out.actor.detach(), critic=out.critic.detach(), terms={}))
         try:
+            if self.group.any(not all(bool(torch.isfinite(o.total)) for o in outs if isinstance(o, LossOut))):
+                raise NotFinite("the loss is not finite; the step was not taken and nothing was changed.")
             norms = optimizing.step()
-        except LossaryError as error:
-            raise LossaryError(f"step {self.step + 1}: {error}{_suspects(objective.metrics(outs))}") from error
+        except NotFinite as error:
+            optimizing.clear()
+            self.skips.skip(f"{error}{_suspects(objective, objective.metrics(outs))}", self.step + 1)
+            return [], {}
+        self.skips.took()
         objective.commit()
         return outs, norms
+
+    def _trunk_of(self, inputs: Inputs, batch: Batch) -> Tensor | None:
+        return hidden_of(self.policy, inputs, batch) if self.settings.critic.trunk == "shared" else None
+
+    def _skipped(self) -> dict[str, Any]:
+        return {"skipped_steps": self.skips.total, "skipped_because": self.skips.why} if self.skips.total else {}
 
     @torch.no_grad()
     def _measured(self, objective: Objective, inputs: Inputs, batch: Batch) -> Batch:
@@ -199,77 +271,74 @@ class Trainer:
     # ── around it ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _frozen(self) -> GPT:
-        return copy.deepcopy(self.policy).eval().requires_grad_(False)
+        model = self._gpt(seed=0)
+        model.load_state_dict(weights(self.policy))
+        return model.eval().requires_grad_(False)
 
     def _accuracy(self) -> float:
-        self.backend.update_weights(self.policy.state_dict().items(), self.step)
+        self.backend.update_weights(weights(self.policy).items(), self.step)
         return accuracy(self.backend, self.task, self.chars, self.settings.evaluate.items)
 
     def _log(self, line: dict[str, Any]) -> None:
         cpu, wall = time.process_time() - self._began[0], time.perf_counter() - self._began[1]
         line = {**line, "time/cpu_seconds": round(cpu, 3), "time/wall_seconds": round(wall, 3)}
         self.lines.append(line)
+        if not self.group.first:
+            return
         self.folder.append(line)
         self.listen(line)
         self.settings.catalog.announce({"event": "step", **line})
+        self.watch.judge(self.lines)
+
+    def _announce(self, warning: Mapping[str, Any]) -> None:
+        self.listen(warning)
+        self.settings.catalog.announce({"event": "warning", **warning})
 
     def save(self) -> None:
-        """Write the checkpoint."""
-        content = {
-            "step": self.step,
-            "recipe": self.folder.recipe.read_text("utf-8"),
-            "policy": self.policy.state_dict(),
-            "reference": self.reference.state_dict() if self.reference is not None else None,
-            "critic": self.critic.state_dict() if self.critic is not None else None,
-            "optimizers": self.optimizing.state_dict(),
-            "objective": self.objective.state_dict(),
-            "strangers": self.strangers,
-        }
-        checkpoint.save(self.folder.checkpoint, content)
+        """Write the checkpoint; all ranks together."""
+        plain = {
+            "step": self.step, "recipe": self.folder.recipe.read_text("utf-8"), "lock": self.lock, "optimizing": self.optimizing.state_dict(),
+            "skipped": [self.skips.total, self.skips.row, self.skips.why], "objective": self.objective.state_dict(), "random": states(self.group),
+        }  # fmt: skip
+        checkpoint.save(self.folder.path, {**self._tensors(), **_under("optimizer", self.optimizing.tensors())}, plain, self.group)
 
-    def resume(self) -> None:
-        """Take up the folder's checkpoint; one of another recipe raises ``LossaryError``."""
-        saved = checkpoint.load(self.folder.checkpoint)
-        if saved["recipe"] != self.folder.recipe.read_text("utf-8"):
-            raise LossaryError(f"{self.folder.path}: recipe.yaml was changed after the checkpoint was written.")
-        self._check_code(saved.get("strangers", {}))
-        self.objective.load_state_dict(saved["objective"])
+    def _tensors(self) -> dict[str, Tensor]:
+        models = {"policy": self.policy, "critic": self.critic, "reference": self.reference}
+        return {k: x for role, m in models.items() if m is not None for k, x in _under(role, m.state_dict()).items()}
+
+    def resume(self) -> list[str]:
+        """Take up the folder's newest checkpoint; returns which packages have changed. One of other code or another recipe raises ``LossaryError``."""
+        saved = checkpoint.Saved(self.folder.checkpoint)
+        plain = saved.plain
         try:
-            self._take_up(saved)
-        except (RuntimeError, ValueError, KeyError, TypeError) as error:  # torch raises any of them for other shapes or parts
-            why = str(error).splitlines()[0] if str(error) else type(error).__name__
-            raise LossaryError(f"{self.folder.checkpoint} does not fit this recipe and its overrides: {why}") from error
-        self.step, self.resumed = int(saved["step"]), True
-        self.lines = self.folder.keep_until(self.step)
-
-    def _check_code(self, saved: Mapping[str, list[str]]) -> None:
-        """A component of the same name that runs other code would make another run of this one."""
-        now = self.strangers
-        for name, (brought, code) in saved.items():
-            if name in now and now[name] != [brought, code]:
-                other = f"comes from {now[name][0]}" if now[name][0] != brought else "is other code"
-                raise LossaryError(
-                    f"{self.folder.path}: this run was trained with {name} of {brought}, which now {other}: put it back, or start a new run."
-                )
-
-    def _take_up(self, saved: Mapping[str, Any]) -> None:
-        self.policy.load_state_dict(saved["policy"])
-        if self.needs_reference:
-            self.reference = self._frozen()
-            self.reference.load_state_dict(saved["reference"])
-        if self.critic is not None:
-            self.critic.load_state_dict(saved["critic"])
-        self.optimizing.load_state_dict(saved["optimizers"])
+            if plain["recipe"] != self.folder.recipe.read_text("utf-8"):
+                raise LossaryError(f"{self.folder.path}: recipe.yaml was changed after the checkpoint was written.")
+            changed = compared(plain["lock"], self.lock, str(self.folder.path))
+            self.objective.load_state_dict(plain["objective"])
+            self.reference = self._frozen() if self.needs_reference else None
+            saved.into(self._tensors(), self.group)
+            self.optimizing.load(saved, plain["optimizing"], self.group)
+            self.skips.total, self.skips.row, self.skips.why = plain["skipped"]
+            take_up(plain["random"], self.group)
+            self.step, self.resumed = int(plain["step"]), True
+        except (KeyError, TypeError, ValueError) as error:
+            raise LossaryError(f"{saved.path} is no checkpoint of a run: {type(error).__name__}: {error}") from error
+        self.lines = self.folder.keep_until(self.step, write=self.group.first)
+        self.watch.keep_until(self.step)
+        return changed
 
 
-def _suspects(metrics: Mapping[str, float]) -> str:
-    broken = [name for name, value in metrics.items() if not math.isfinite(value)]
-    return f" Not finite either: {', '.join(broken)}." if broken else " Every loss is finite; only a gradient is not."
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    return {f"{prefix}.{name}": x for name, x in tensors.items()}
 
 
-def _seed(*parts: object) -> int:
-    """Return a seed that differs for every use and step and needs no state."""
-    return int.from_bytes(blake2b(repr(parts).encode(), digest_size=7).digest(), "little")
+def _suspects(objective: Objective, metrics: Mapping[str, float]) -> str:
+    """Name the terms that are not finite."""
+    terms = [t.bound.who for t in objective.plan.terms if not math.isfinite(metrics.get(t.metric, 0.0))]
+    rest = [name for name, value in metrics.items() if not math.isfinite(value)]
+    if not terms and not rest:
+        return " Every loss is finite; only a gradient is not."
+    return f"{' It comes from ' + ', '.join(terms) + '.' if terms else ''} Not finite: {', '.join(rest)}."
 
 
 class _Clock:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..registry import LossaryError
+from .checkpoint import newest
 
 
 class RunFolder:
@@ -15,7 +16,14 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.metrics, self.checkpoint, self.recipe = path / "metrics.jsonl", path / "checkpoint.pt", path / "recipe.yaml"
+        self.metrics, self.recipe = path / "metrics.jsonl", path / "recipe.yaml"
+
+    @property
+    def checkpoint(self) -> Path:
+        """The newest whole one; without any ``LossaryError`` is raised."""
+        if (found := newest(self.path)) is None:
+            raise LossaryError(f"{self.path} has no checkpoint to resume from.")
+        return found
 
     @classmethod
     def new(cls, parent: Path, name: str, recipe: str, code: Mapping[str, bytes] | None = None) -> "RunFolder":
@@ -53,8 +61,7 @@ class RunFolder:
     def existing(cls, path: Path) -> "RunFolder":
         """Open a run to resume it; a folder without a checkpoint raises ``LossaryError``."""
         folder = cls(path)
-        if not folder.checkpoint.is_file():
-            raise LossaryError(f"{path} has no checkpoint.pt to resume from.")
+        _ = folder.checkpoint
         return folder
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -62,7 +69,7 @@ class RunFolder:
         with self.metrics.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line, allow_nan=True) + "\n")
 
-    def keep_until(self, step: int) -> list[dict[str, Any]]:
+    def keep_until(self, step: int, *, write: bool = True) -> list[dict[str, Any]]:
         """Drop the lines of steps that a resumed run will take again, also a line that was cut off; return the others."""
         kept = []
         if not self.metrics.exists():
@@ -76,6 +83,8 @@ class RunFolder:
             except (json.JSONDecodeError, TypeError, KeyError) as error:
                 if i < len(texts) - 1:  # only the last line can have been cut off by a kill
                     raise LossaryError(f"{self.metrics}:{i + 1}: no line of metrics: {text[:40]!r}") from error
+        if not write:  # of several ranks only one does
+            return kept
         aside = self.metrics.with_suffix(".partial")
         aside.write_text("".join(json.dumps(line) + "\n" for line in kept), "utf-8")
         os.replace(aside, self.metrics)

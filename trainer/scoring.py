@@ -1,7 +1,7 @@
 """What a model says of the sampled tokens: log-probabilities, entropy, values."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..batch import Batch, left_shift_padded
 from ..models.gpt import GPT
@@ -9,7 +9,7 @@ from ..pipeline import Logits, LossHead, Scores
 from .data import Inputs
 
 
-def hidden_of(model: GPT, inputs: Inputs, batch: Batch) -> Tensor:
+def hidden_of(model: nn.Module, inputs: Inputs, batch: Batch) -> Tensor:
     """Return the packed hidden states ``[N, H]`` that speak of each sampled token; packed before any head touches them."""
     ids, attention = inputs.ids.index_select(0, batch.rows), inputs.attention.index_select(0, batch.rows)
     return batch.pack(left_shift_padded(model(ids, attention), inputs.width))
@@ -17,7 +17,8 @@ def hidden_of(model: GPT, inputs: Inputs, batch: Batch) -> Tensor:
 
 def head_of(model: GPT, temperature: float) -> LossHead:
     """Return the head that speaks of the distribution that was sampled from; it shares the model's weight."""
-    return LossHead(model.lm_head, scale=1 / temperature)
+    head = model.lm_head
+    return head if isinstance(head, LossHead) and head.softening.scale == 1 / temperature else LossHead(head, scale=1 / temperature)
 
 
 def policy_scores(model: GPT, inputs: Inputs, batch: Batch, temperature: float) -> Scores:
@@ -31,11 +32,14 @@ def ref_logits_of(reference: GPT, inputs: Inputs, batch: Batch, temperature: flo
     return Logits(hidden_of(reference, inputs, batch), reference.lm_head.weight, scale=1 / temperature)
 
 
-def values_of(critic: GPT, inputs: Inputs, batch: Batch) -> Tensor:
-    """Return the value ``[N]`` of the state before each sampled token."""
-    assert critic.value_head is not None
-    out: Tensor = critic.value_head(hidden_of(critic, inputs, batch)).squeeze(-1)
-    return out.float()
+def values_of(critic: nn.Module, inputs: Inputs, batch: Batch, hidden: Tensor | None) -> Tensor:
+    """Return the value ``[N]`` of the state before each sampled token; from the policy's packed ``hidden`` if the trunk is shared."""
+    if hidden is not None:
+        found: Tensor = critic(None, hidden)
+    else:
+        rows = Inputs(inputs.ids.index_select(0, batch.rows), inputs.attention.index_select(0, batch.rows), inputs.width)
+        found = batch.pack(left_shift_padded(critic(rows, None), inputs.width))
+    return found.squeeze(-1).to(torch.promote_types(found.dtype, torch.float32))
 
 
 @torch.no_grad()

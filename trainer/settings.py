@@ -7,7 +7,7 @@ from pydantic import Field
 
 from ..builtin import catalog
 from ..pipeline import Objective, Plan, Recipe, bind, survey
-from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict, fingerprint
+from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict
 from ..registry.hyper import Count, NonNegative, Positive
 from ..tasks import Task
 from .brought import fillers_of, own_columns
@@ -30,6 +30,14 @@ class ModelSettings(Strict):
     layers: Annotated[int, Field(gt=0, le=256)] = 2
     heads: Annotated[int, Field(gt=0, le=256)] = 4
     tied: bool = False
+    dtype: Literal["float32", "float64"] = "float32"
+
+
+class CriticSettings(Strict):
+    """Where values come from: a trunk of their own, or the policy's, into which ``detach`` lets no gradient of a value."""
+
+    trunk: Literal["separate", "shared"] = "separate"
+    detach: bool = True
 
 
 class WarmUpSettings(Strict):
@@ -61,6 +69,13 @@ class TrainSettings(Strict):
     max_tokens: Count = 16384
     lr: Rate = 3e-4
     critic_lr: Rate = 1e-3
+    freeze_actor: Annotated[int, Field(ge=0)] = 0
+    """Optimizer steps for which only the critic learns; with one step per rollout this is verl's ``critic_warmup``."""
+    freeze_critic: Annotated[int, Field(ge=0)] = 0
+    parallel: Literal["ddp", "fsdp2"] = "ddp"
+    """How ranks share a step: whole weights on each, or parts of them."""
+    max_skipped: Annotated[int, Field(ge=0)] = 3
+    """Optimizer steps in a row that may be left out because a loss or gradient is not finite; one more ends the run."""
     weight_decay: NonNegative = 0.0
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
     grad_clip: Positive | None = 1.0
@@ -77,6 +92,13 @@ class EvaluateSettings(Strict):
     items: Count = 256
 
 
+class DiagnoseSettings(Strict):
+    """What is looked at while it runs: the cheap checks and the rules in every step."""
+
+    every: Annotated[int, Field(ge=0)] = 20
+    """Steps between inspections by all checks; 0: nothing is looked at."""
+
+
 @dataclass(frozen=True)
 class Settings:
     """Everything a run is made of."""
@@ -86,10 +108,12 @@ class Settings:
     plan: Plan
     task: Task
     model: ModelSettings
+    critic: CriticSettings
     warm_up: WarmUpSettings
     rollout: RolloutSettings
     train: TrainSettings
     evaluate: EvaluateSettings
+    diagnose: DiagnoseSettings
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Settings":
@@ -97,10 +121,12 @@ class Settings:
         plan, book, faults = survey(recipe, catalog())
         task = _task(recipe, book, faults)
         model = recipe.section("model", ModelSettings, faults)
+        critic = recipe.section("critic", CriticSettings, faults)
         warm_up = recipe.section("warm_up", WarmUpSettings, faults)
         rollout = recipe.section("rollout", RolloutSettings, faults)
         train = recipe.section("train", TrainSettings, faults)
         evaluate = recipe.section("evaluate", EvaluateSettings, faults)
+        diagnose = recipe.section("diagnose", DiagnoseSettings, faults)
         if model and model.d_model % model.heads:
             _fault(recipe, faults, ("model", "heads"), f"d_model {model.d_model} is not a multiple of heads {model.heads}")
         if plan and rollout:
@@ -110,12 +136,7 @@ class Settings:
         if faults or plan is None:
             raise RecipeError(faults)
         assert task is not None
-        return cls(recipe, book, plan, task, model, warm_up, rollout, train, evaluate)
-
-    def strangers(self) -> dict[str, list[str]]:
-        """Return who brought each component that is not built in, and the fingerprint of its code, for a resumed run to compare."""
-        found = (b.component for b in self.plan.bounds if b.component.distribution != "lossary")
-        return {f"{c.kind.name}/{c.name}": [c.distribution, fingerprint([c])] for c in found}
+        return cls(recipe, book, plan, task, model, critic, warm_up, rollout, train, evaluate, diagnose)
 
     @property
     def reinforces(self) -> bool:
@@ -171,6 +192,8 @@ def _task(recipe: Recipe, book: Catalog, faults: list[Fault]) -> Task | None:
     try:
         made: Task = bound.component.function(**bound.params)
         made.train_item(0)
+        if not made.eval_items(1):
+            raise ValueError(f"the task {bound.component.name!r} is empty: it has no item to hold out")
         own_columns(made, book.fields)
     except Exception as error:  # a task may raise anything
         plain = isinstance(error, (ValueError, ColumnError))
