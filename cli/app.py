@@ -4,7 +4,7 @@ import io
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -15,7 +15,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    help="A glossary of losses: list, find, look up, check, try, train, and find out what is wrong.",
+    help="A glossary of losses: list, find, look up, check, try, train, compare, and find out what is wrong.",
 )
 Json = Annotated[bool, typer.Option("--json", help="Print what a machine may read.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="Settings as a.b=value, e.g. policy_loss.clip_ratio_high=0.3")]
@@ -213,6 +213,37 @@ def explain(
     from .tokens import explain_token
 
     explain_token(file, token, html, as_json=json, force=force)
+
+
+@app.command()
+def ablate(
+    file: Annotated[str, typer.Argument(help="A bundled ablation or a file")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="The ablation's folder; by default ablations/NAME.")] = None,
+    processes: Annotated[int | None, typer.Option("--processes", "-n", min=1, help="Runs at a time; by default one for each core.")] = None,
+    launcher: Annotated[Literal["local", "slurm"], typer.Option(help="Processes here, or jobs of a cluster.")] = "local",
+    slurm: Annotated[list[str] | None, typer.Option(metavar="KEY=VALUE", help="A parameter of submitit, as slurm_partition=gpu.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only check and list the variants.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Also run again what failed.")] = False,
+    json: Json = False,
+    no_plugins: NoPlugins = False,
+) -> None:
+    """Train variants of a recipe and compare them; the same command goes on where it was stopped."""
+    from .ablating import ablate
+
+    raise typer.Exit(ablate(file, overrides or [], out, processes, launcher, slurm or [], dry=dry_run, retry=retry, as_json=json))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="The folder of an ablation")],
+    out: Annotated[Path | None, typer.Option(help="The file to write; by default report.html in the folder.")] = None,
+    json: Json = False,
+) -> None:
+    """One page of an ablation: ranking, curves, recipes; it needs no network."""
+    from .reporting import report
+
+    report(folder, out, as_json=json)
 
 
 @app.command()

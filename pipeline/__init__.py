@@ -2,9 +2,10 @@
 
 from .bound import Bound
 from .build import bind, build, survey
-from .document import Document, read_yaml, scalar, steps
+from .document import Document, part_of, read_yaml, scalar, steps
 from .head import LossHead, Scores
 from .objective import LossOut, Objective
+from .overrides import override_from
 from .recipe import Recipe, bundled_recipes, load_recipe
 from .terms import Plan
 from .vocabulary import Logits
@@ -23,6 +24,8 @@ __all__ = [
     "build",
     "bundled_recipes",
     "load_recipe",
+    "override_from",
+    "part_of",
     "read_yaml",
     "scalar",
     "steps",

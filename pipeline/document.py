@@ -115,6 +115,15 @@ def from_values(values: Mapping[Any, Any], source: str) -> Document:
     return document
 
 
+def part_of(document: Document, path: Path_) -> Document:
+    """Return what stands at a path, a mapping, as a document of its own whose values keep their places."""
+    value = document.values
+    for key in path:
+        value = value[key]  # type: ignore[index]
+    places = {p[len(path) :]: place for p, place in document.places.items() if p[: len(path)] == path}
+    return replace(Document(document.source, document.origin, value), places=places)
+
+
 def read_value(text: str, place: Place) -> Document:
     """Read one value that is said outside a file, at a character of a line; ``values[""]`` is it, and its parts have places of their own.
 

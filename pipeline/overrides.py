@@ -33,6 +33,17 @@ def override_by_value(document: Document, path: str, value: Any) -> None:
     _put(document, parts, [place] * len(parts), taken.values[""], {})
 
 
+def override_from(document: Document, path: str, written: Document, at: Path_) -> None:
+    """Apply the value that stands at ``at`` in another document: a fault in it is then told with the place where it is written."""
+    value: Any = written.values
+    for key in at:
+        value = value[key]
+    parts, place = path.split("."), written.place(at)
+    inner = {p[len(at) :]: there for p, there in written.places.items() if p[: len(at)] == at and p != at}
+    taken = from_values({"": value}, written.source)
+    _put(document, parts, [place] * len(parts), taken.values[""], inner)
+
+
 def set_by_environment(document: Document, environment: Mapping[str, str]) -> None:
     """Apply every ``LOSSARY_SET__A__B=value``: two underscores part the path, capitals count as small letters."""
     found: dict[tuple[str, ...], str] = {}

@@ -14,7 +14,7 @@ import lossary
 ROOT = Path(__file__).resolve().parent.parent
 HOUSE = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"]
 STAYS = {"tests", "docs", "benchmarks", "examples"}
-TO_COME = {"ablation"}
+TO_COME: set[str] = set()
 """Folders that the wheel has a place for already; what is built is taken out of this set."""
 
 
