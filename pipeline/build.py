@@ -168,9 +168,11 @@ class _Builder:
                 self.missing = True
 
     def _choice(self, path: Path_, value: Any, allowed: tuple[str, ...]) -> str | None:
-        if value is not None and not (isinstance(value, str) and value in allowed):
+        if isinstance(value, str) and value in allowed:
+            return value
+        if value is not None:
             self.fault(path, f"{value!r} is not one of {listing(allowed)}.{nearest(str(value), allowed)}")
-        return value if isinstance(value, str) else None
+        return None
 
     def _listed(self, section: str) -> list[tuple[Path_, Any]]:
         raw = self.recipe.values.get(section)

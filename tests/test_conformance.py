@@ -57,6 +57,7 @@ def test_every_built_in_component_keeps_them_at_every_choice_of_its_hyperparamet
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about itself
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("c", [c for c in OURS if c.kind.name in ("policy_loss", "kl", "value_loss", "auxiliary_loss")], ids=lambda c: f"{c.kind.name}/{c.name}")  # fmt: skip
 def test_the_compiler_makes_one_graph_of_every_loss(c):

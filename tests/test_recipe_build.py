@@ -311,6 +311,10 @@ def test_what_is_allowed_but_hardly_meant_is_warned_of(recipe, say):
         ({"policy_loss": "gspo", "correction": {"use": "drop-impossible", "denominator": "original"}}, "'drop-impossible' drops tokens inside the loss, where 'gspo', which looks at more than one token"),
         ({"correction": [{"use": "drop-impossible", "denominator": "original"}, {"use": "off-policy-sequence", "denominator": "original"}]}, "where 'off-policy-sequence', which looks at more"),
         ({"kl": {"use": "importance-sequence", "coef": 1}, "correction": {"use": "drop-impossible", "denominator": "original"}}, "say 'decide: measure'"),
+        (
+            {"correction": [{"use": "drop-impossible", "denominator": "kept", "decide": x} for x in ("measure", "soon")]},
+            "'soon' is not one of loss and measure",
+        ),
     ],
 )  # fmt: skip
 def test_what_cannot_be_meant_is_a_fault(sections, said):
