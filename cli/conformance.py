@@ -16,6 +16,7 @@ from rich.text import Text
 from ..builtin import catalog
 from ..conformance import Broken, Check, NotExamined, checks_for
 from ..registry import FIELDS, KINDS, Catalog, Component, LossaryError, PluginError, UnknownName, nearest
+from ..registry.claims import CLAIMS
 
 _STYLE = {"kept": "green", "deviates": "yellow", "broken": "bold red", "not seen": "dim"}
 
@@ -129,6 +130,9 @@ def _page(console: Console, component: Component, seen: list[_Seen]) -> None:
         table.add_row(Text(s.outcome, style=_STYLE[s.outcome]), s.check.name, escape(sentence))
     console.print(table, highlight=False)
     _spelt_out(console, seen)
+    if open_claims := _not_made(component):
+        console.print()
+        console.print(f"claims not made: {', '.join(open_claims)}", highlight=False)
     _sum(console, [(component, seen)])
 
 
@@ -154,6 +158,11 @@ def _otherwise(seen: list[_Seen]) -> Text:
         if names:
             line.append("; " if line else "").append(outcome, style=_STYLE[outcome]).append(f": {', '.join(names)}")
     return line
+
+
+def _not_made(c: Component) -> list[str]:
+    """Return the claims that a component makes none of, though its kind may: nothing then looks at its direction."""
+    return [] if c.claims else [name for name, (kinds, _) in CLAIMS.items() if c.kind.name in kinds]
 
 
 def _head(console: Console, c: Component) -> None:
@@ -183,6 +192,7 @@ def _described(c: Component, seen: list[_Seen]) -> dict[str, Any]:
         "kind": c.kind.name,
         "name": c.name,
         "place": c.place,
+        "claims_not_made": _not_made(c),
         "distribution": c.distribution,
         "checks": [
             {"name": s.check.name, "claim": s.check.claim, "outcome": s.outcome.replace(" ", "-"), "message": s.message or None}

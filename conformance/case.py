@@ -61,6 +61,14 @@ class Seeded:
         return [self.random.randint(low, high) for _ in range(n)]
 
 
+class Long(Seeded):
+    """Three sequences, two of which are longer than any threshold that somebody may have put in for small tests."""
+
+    def shape(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return 173 tokens in two groups."""
+        return (40, 130, 3), (0, 1, 0)
+
+
 @dataclass(frozen=True)
 class Case:
     """Sequences end to end, the group of each, and the columns that a component names."""

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..registry import Component
-from .case import Case, Seeded
+from .case import Case, Long, Seeded
+from .settings import varied
 from .subject import Ill, Off, Subject
 
 Test = Callable[[Subject, Case], None]
+NUMBERS = "other-numbers"
+"""What a deviation is declared at that is there when the numbers among the hyperparameters are not the defaults."""
+_UNFORESEEN = "a result that the check did not foresee; the error above says of what kind"
 
 
 class Broken(AssertionError):
@@ -32,8 +36,16 @@ class Rule:
     test: Test
     per_choice: bool = False
     """Must hold for every choice that a hyperparameter offers, not only at the defaults."""
+    per_number: bool = False
+    """Must hold for other numbers than the defaults too."""
+    long: bool = False
+    """Is looked at on long sequences as well."""
     cases: int | None = None
     """How many it tries where three examples are asked for, the usual number; None: as many as are. 0: it looks at the component alone."""
+
+
+class _Crash(Off):
+    """The check itself came to no end: neither that the promise holds was seen, nor that it does not."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,7 @@ class Check:
             )
         if failure is not None and isinstance(failure.off, Ill) and self.rule.name != "returns" and self._ill(failure):
             raise NotExamined(f"{self._who}: {self.name!r} cannot be looked at before 'returns' holds.") from failure.off.__cause__
-        if failure is not None and not self.deviation:
+        if failure is not None and (not self.deviation or isinstance(failure.off, _Crash)):
             raise Broken(self._told(failure)) from failure.off.__cause__
 
     @property
@@ -90,12 +102,16 @@ class Check:
         return f"{c.kind.name} {c.name!r} ({c.place})"
 
     def _search(self) -> _Failure | None:
-        for subject, number in self._attempts():
-            case = None if self.rule.cases == 0 else subject.case(Seeded(number), number)
+        for subject, source, number in self._attempts():
+            case = None if self.rule.cases == 0 else subject.case(source, number)
             try:
                 self.rule.test(subject, case)  # type: ignore[arg-type]
             except Off as off:
                 return _Failure(off, subject, case)
+            except Exception as error:  # one check must not take the others with it
+                crash = _Crash("a check that comes to its end", f"{type(error).__name__}: {str(error).strip()}", _UNFORESEEN)
+                crash.__cause__ = error
+                return _Failure(crash, subject, case)
         return None
 
     def _ill(self, failure: _Failure) -> bool:
@@ -107,16 +123,31 @@ class Check:
             return True
         return False
 
-    def _attempts(self) -> Iterator[tuple[Subject, int]]:
-        """Every case at the defaults; of each other choice one."""
+    def _attempts(self) -> Iterator[tuple[Subject, Seeded, int]]:
+        """Every case at the defaults; of each other choice, of other numbers and of long sequences one."""
         many = self.examples if self.rule.cases is None else max(1, round(self.rule.cases * self.examples / 3))
-        yield from ((self.subjects[0], number) for number in range(many))
+        if self.at == NUMBERS:
+            yield from ((subject, Seeded(number), 1) for subject in self._moved() for number in range(many))
+            return
+        first = self.subjects[0]
+        yield from ((first, Seeded(number), number) for number in range(many))
+        if self.rule.long:
+            yield first, Long(1), 1
+        if self.rule.per_number:
+            yield from ((subject, Seeded(many), 1) for subject in self._moved())
         if self.rule.per_choice:
-            yield from ((subject, 2 * i + 1) for i, subject in enumerate(self.subjects[1:]))
+            yield from ((subject, Seeded(2 * i + 1), 2 * i + 1) for i, subject in enumerate(self.subjects[1:]))
+
+    def _moved(self) -> Iterator[Subject]:
+        """Yield it with other numbers than the defaults, unless that is a check of its own."""
+        if self.at == NUMBERS or f"{self.rule.name}@{NUMBERS}" not in self.component.deviates:
+            first = self.subjects[0]
+            found = (varied(self.component, first.settings, flip=flip) for flip in (False, True))
+            yield from (first.set(settings) for settings in found if settings != first.settings)
 
     def _told(self, failure: _Failure) -> str:
         note = ""
-        if failure.case is not None and self.shrink:
+        if failure.case is not None and self.shrink and not isinstance(failure.off, _Crash):
             from .shrinking import smallest
 
             found, note = smallest(self.rule.test, failure.subject, failure.case)

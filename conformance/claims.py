@@ -1,52 +1,13 @@
 """What a component claims of itself: by a name from ``registry.claims``, or because every component of its kind must keep it."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
-from ..registry import Component, Level
-from ..registry.claims import CLAIMS
+from . import advantages
 from .case import WORDS, Case
-from .check import Rule, Test
-from .numbers import POLICIES
-from .subject import Off, Result, Subject, on
-
-REWARDS = ("rewards", "token_rewards", "component_rewards", "turn_rewards", "frozen_rewards", "baseline_rewards", "advantages")
-VALUES = ("old_values", "bootstrap_values")
-
-
-def claimed(name: str) -> Callable[[Component], bool]:
-    """Return whether a component claims something."""
-    return lambda component: name in component.claims
-
-
-def only(result: Result) -> Tensor:
-    """Return the single tensor of a result."""
-    (part,) = result.parts.values()
-    return part.x.detach()
-
-
-def close(name: str, want: Tensor, got: Tensor, how: str = "", *, rtol: float = 1e-9, atol: float = 1e-11) -> None:
-    """Raise ``Off`` where two tensors differ."""
-    right = torch.isclose(want, got, rtol=rtol, atol=atol)
-    if not right.all():
-        at = int((~right).flatten().nonzero()[0])
-        raise Off(f"{name}[{at}] = {want.flatten()[at].item():.6g}{how}", f"{got.flatten()[at].item():.6g}")
-
-
-def agreeing(case: Case) -> Case:
-    """Return the case in which all policies are one, and the critic was right."""
-    columns: dict[str, Tensor] = {}
-    for name, x in case.columns.items():
-        if name in POLICIES:
-            columns[name] = case.columns.get("log_prob", case.columns[next(n for n in POLICIES if n in case.columns)])
-        if name in ("ref_logits", "teacher_logits") and "logits" in case.columns:
-            columns[name] = case.columns["logits"]
-        if name in ("old_values", "values"):
-            columns[name] = case.columns.get("returns", x)
-    return case.having(**columns)
-
+from .check import Rule
+from .claiming import agreeing, claim_rule, close, only
+from .subject import Off, Subject, on
 
 # ── losses ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -162,6 +123,8 @@ def _weights(subject: Subject, case: Case) -> None:
         raise Off("finite weights that are not below 0", f"{weight[(weight < 0) | ~weight.isfinite()][0].item():.6g}")
     if not case.tokens:
         return
+    if not (weight > 0).any():
+        raise Off("a weight above 0 where there are tokens", "no other than 0", "a product with 0, or a count turned upside down")
     live = [i for i, n in enumerate(case.lengths) if n]
     inputs = subject.inputs(case.take(live))
     close("the weight", weight, only(subject.run(inputs)), " whether or not empty sequences lie in between")
@@ -171,103 +134,6 @@ def _sums_to_one(subject: Subject, case: Case) -> None:
     if case.tokens:
         total = only(subject.run(subject.inputs(case))).sum()
         close("the sum of the weights", torch.ones(1, dtype=torch.float64), total[None].double())
-
-
-# ── advantages ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _advantages(subject: Subject, case: Case) -> Tensor:
-    result = subject.run(subject.inputs(case))
-    if "advantages" not in result.parts:
-        raise Off("advantages", f"only {', '.join(result.parts)}")
-    return result.parts["advantages"].x
-
-
-def _shifted(case: Case, by: float) -> Case:
-    """Return the case with more for every sequence: on its last token, where rewards lie on tokens; every advantage, where those are read."""
-    columns = {n: x + by for n, x in case.columns.items() if n in ("rewards", "component_rewards", "turn_rewards", "advantages")}
-    if "token_rewards" in case.columns:
-        columns["token_rewards"] = case.columns["token_rewards"] + by * case.last.double()
-    return case.having(**columns)
-
-
-def _scaled(case: Case, by: float) -> Case:
-    return case.having(**{n: by * x for n, x in case.columns.items() if n in REWARDS or n in VALUES})
-
-
-def _shift_invariant(subject: Subject, case: Case) -> None:
-    close(
-        "the advantage",
-        _advantages(subject, case),
-        _advantages(subject, _shifted(case, 2.5)),
-        " with 2.5 more for all",
-        rtol=1e-5,
-        atol=1e-6,
-    )
-
-
-def _scale_invariant(subject: Subject, case: Case) -> None:
-    """Rewards large enough that no epsilon counts."""
-    one, two = _advantages(subject, _scaled(case, 1e4)), _advantages(subject, _scaled(case, 3e4))
-    close("the advantage", one, two, " for rewards three times as large", rtol=1e-3, atol=1e-5)
-
-
-def _scale_equivariant(subject: Subject, case: Case) -> None:
-    one, two = _advantages(subject, case), _advantages(subject, _scaled(case, 3.0))
-    close("the advantage", 3 * one, two, " for rewards three times as large", rtol=1e-7, atol=1e-9)
-
-
-def _group_centred(subject: Subject, case: Case) -> None:
-    result = subject.run(subject.inputs(case)).parts["advantages"]
-    if result.level is not Level.SEQUENCE:
-        raise Off("one advantage per sequence, of which a group's can be added up", "one per token")
-    for members in case.members():
-        total = result.x[torch.tensor(members, dtype=torch.long)].sum()
-        if abs(float(total)) > 1e-6:
-            raise Off(f"advantages of sequences {members} that add up to 0", f"{total:.6g}")
-
-
-def _unit_deviation(subject: Subject, case: Case) -> None:
-    part = subject.run(subject.inputs(_scaled(case, 1e4))).parts["advantages"]
-    members = case.members() if subject.component.scope == "group" else [list(range(len(case.lengths)))]
-    for chosen in members:
-        values = part.of(case, chosen)
-        if values.numel() < 2 or not (values != values[0]).any():
-            continue
-        found = float(values.std())
-        if abs(found - 1) > 1e-3:
-            raise Off(f"deviation 1 over the advantages of sequences {chosen}", f"{found:.6g}")
-
-
-def _independent_baseline(subject: Subject, case: Case) -> None:
-    one = _advantages(subject, case)
-    for i in range(len(case.lengths)):
-        more = case.columns["rewards"].clone()
-        more[i] += 1.5
-        two = _advantages(subject, case.having(rewards=more))
-        alone = sum(g == case.groups[i] for g in case.groups) < 2
-        want = one[i] if alone and float(one[i]) == 0 else one[i] + 1.5  # nobody to compare it with
-        close(f"the advantage of sequence {i}, paid 1.5 more, alone: advantages", want[None], two[i][None], rtol=1e-7, atol=1e-9)
-
-
-def _causal(subject: Subject, case: Case) -> None:
-    """More is paid at the first token of each sequence: whatever comes later stays."""
-    first = torch.tensor([p == 0 for n in case.lengths for p in range(n)], dtype=torch.bool)
-    one = _advantages(subject, case)
-    two = _advantages(subject, case.having(token_rewards=case.columns["token_rewards"] + 1.5 * first.double()))
-    close("the advantage of a later token", one[~first], two[~first], " whatever was paid before it", rtol=1e-7, atol=1e-9)
-
-
-def _zero_at_perfect_values(subject: Subject, case: Case) -> None:
-    gamma = float(subject.settings.get("gamma", 1.0))
-    rewards, values = case.columns["token_rewards"], torch.zeros(case.tokens, dtype=torch.float64)
-    for t in reversed(range(case.tokens)):
-        after = 0.0 if case.last[t] else float(values[t + 1])
-        values[t] = float(rewards[t]) + gamma * after
-    uncut = torch.zeros(len(case.lengths), dtype=torch.float64)
-    with on(agreeing(case).having(old_values=values, truncated=uncut)) as there:
-        found = _advantages(subject, there)
-        close("the advantage", torch.zeros_like(found), found, ", for the critic knew", rtol=0, atol=1e-9)
 
 
 # ── corrections, coefficients ────────────────────────────────────────────────────────────────────────────────────────
@@ -281,56 +147,61 @@ def _bounded_weight(subject: Subject, case: Case) -> None:
             raise Off("finite weights that are not below 0", f"{weight[~weight.isfinite() | (weight < 0)][0].item():.6g}")
 
 
+def _corrects_direction(subject: Subject, case: Case) -> None:
+    """The sampler found the tokens of one sequence likelier than the trainer, then less likely; elsewhere both agree."""
+    there = agreeing(case.take([i for i, n in enumerate(case.lengths) if n]))
+    for i in range(len(there.lengths)):
+        mine = there.index == i
+        ends = []
+        for gap in (-0.3, 0.3):
+            sampled = there.columns["rollout_log_prob"] - torch.where(mine, gap, 0.0).double()
+            with on(there.having(rollout_log_prob=sampled)) as moved:
+                part = subject.run(subject.inputs(moved)).parts.get("weight")
+                if part is None:
+                    raise Off("weights", "none")
+                ends.append(float(part.of(moved, [i]).sum()))
+        if not ends[1] > ends[0]:
+            raise Off(f"weights of sequence {i}, by 0.3 nats likelier to the trainer, above {ends[0]:.6g} in all", f"{ends[1]:.6g}")
+
+
 def _neutral(subject: Subject, case: Case) -> None:
     with on(agreeing(case)) as there:
         for name, part in subject.run(subject.inputs(there)).parts.items():
             close("the weight" if name == "weight" else "keep", torch.ones_like(part.x).double(), part.x.double(), " where both agree")
 
 
-def _rule(name: str, cause: str, test: Test, *, cases: int = 3) -> Rule:
-    return Rule(name, CLAIMS[name][1], cause, claimed(name), test, cases=cases)
-
-
 RULES = (
-    _rule(
+    claim_rule(
         "on-policy-gradient",
         "a sign, a weight that should be detached and is not (its own gradient adds to it), or a mean inside",
         _on_policy_gradient,
+        long=True,
     ),
-    _rule("on-policy-direction", "a sign: a loss is minimised, so what is good is taken from it", _on_policy_direction),
-    _rule("pulls-back", "the clip on the wrong side: max of the two losses, not min; or bounds that are swapped", _pulls_back),
-    _rule(
+    claim_rule("on-policy-direction", "a sign: a loss is minimised, so what is good is taken from it", _on_policy_direction, long=True),
+    claim_rule("pulls-back", "the clip on the wrong side: max of the two losses, not min; or bounds that are swapped", _pulls_back),
+    claim_rule(
         "zero-at-equality", "a constant left over (k3 is exp(-d) - 1 + d), or the two sides taken from different columns", _zero_at_equality
     ),
-    _rule("non-negative", "the log-ratio with the wrong sign, or clipped on one side only", _non_negative),
-    _rule("unbiased", "the ratio upside down: k3 reads ref over policy for tokens that the policy sampled", _unbiased),
-    _rule(
+    claim_rule("non-negative", "the log-ratio with the wrong sign, or clipped on one side only", _non_negative),
+    claim_rule("unbiased", "the ratio upside down: k3 reads ref over policy for tokens that the policy sampled", _unbiased),
+    claim_rule(
         "unbiased-gradient",
         "the gradient of an unbiased value is not an unbiased gradient; the score function is missing",
         _unbiased_gradient,
     ),
     Rule(
         "weights",
-        "Its weights are finite and not below 0, and sequences without a token change none.",
+        "Its weights are finite, not below 0 and not all 0, and sequences without a token change none.",
         "a count of rows instead of totals.sequences, or a division by a length of 0",
         lambda c: c.kind.name == "aggregation",
         _weights,
+        long=True,
+        per_number=True,
     ),
-    _rule("sums-to-one", "divided by the wrong count: totals has tokens, sequences and groups of the whole step", _sums_to_one),
-    _rule("shift-invariant", "no baseline is taken off, or one that is not a mean of rewards", _shift_invariant),
-    _rule("scale-invariant", "not divided by a deviation, or by its square", _scale_invariant),
-    _rule("scale-equivariant", "a constant among the rewards, or a division by something that grows with them", _scale_equivariant),
-    _rule("group-centred", "the baseline is not the mean of the group", _group_centred),
-    _rule("unit-deviation", "the other deviation, with n instead of n - 1 in it, or that of something else", _unit_deviation),
-    _rule(
-        "independent-baseline", "the mean of the whole group: it holds the reward itself, unlike that of the others", _independent_baseline
+    claim_rule(
+        "sums-to-one", "divided by the wrong count: totals has tokens, sequences and groups of the whole step", _sums_to_one, long=True
     ),
-    _rule("causal", "a sum from the front instead of from the end", _causal),
-    _rule(
-        "zero-at-perfect-values",
-        "an error off by one: the value after token t is that of token t + 1, and 0 after the last",
-        _zero_at_perfect_values,
-    ),
+    *advantages.RULES,
     Rule(
         "weights-bounded",
         "Its weights are finite and not below 0.",
@@ -338,5 +209,8 @@ RULES = (
         lambda c: c.kind.name == "correction" and c.weighs,
         _bounded_weight,
     ),
-    _rule("neutral-at-agreement", "a ratio without exp, or a threshold that excludes 1", _neutral),
+    claim_rule(
+        "corrects-direction", "the ratio upside down: what weighs is the trainer's probability over the sampler's", _corrects_direction
+    ),
+    claim_rule("neutral-at-agreement", "a ratio without exp, or a threshold that excludes 1", _neutral),
 )

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..registry import FIELDS, Column, Component, SignatureError, Vocabulary, component_of, listing, nearest
-from . import claims, device, numbers, scope, structural
-from .check import Check, Rule
+from . import claims, device, hyper, numbers, scope, structural
+from .check import NUMBERS, Check, Rule
 from .settings import choices_of, settings_of
 from .subject import Subject
 
-RULES: tuple[Rule, ...] = (*structural.RULES, *device.RULES, *numbers.RULES, *scope.RULES, *claims.RULES)
+RULES: tuple[Rule, ...] = (*structural.RULES, *device.RULES, *numbers.RULES, *hyper.RULES, *scope.RULES, *claims.RULES)
 """Every check there is, in the order in which they are run."""
 
 
@@ -59,7 +59,9 @@ def _check_deviations(component: Component, chosen: list[Rule], where: str) -> N
         rule = next((r for r in chosen if r.name == name), None)
         if rule is None and name != "compiles":
             raise SignatureError(f"{where} deviates from {name!r}, which is not asked of it.")
-        if choice and rule is not None and not rule.per_choice:
+        if choice == NUMBERS and rule is not None and not rule.per_number:
+            raise SignatureError(f"{where} deviates from {key!r}, but {name!r} is not asked at other numbers.")
+        if choice not in ("", NUMBERS) and rule is not None and not rule.per_choice:
             raise SignatureError(f"{where} deviates from {key!r}, but {name!r} is asked at the defaults only.")
 
 
@@ -68,7 +70,9 @@ def _divided(rule: Rule, component: Component, subjects: tuple[Subject, ...], ex
     apart: list[Subject] = []
     for key, reason in component.deviates.items():
         name, _, choice = key.partition("@")
-        if name == rule.name and choice:
+        if name == rule.name and choice == NUMBERS:
+            yield Check(rule, component, subjects[:1], examples, reason, at=NUMBERS)
+        elif name == rule.name and choice:
             theirs = tuple(s for s in subjects if choice in (f"{k}={v}" for k, v in s.settings.items()))
             if not theirs:
                 where = f"{component.place}: {component.kind.name} {component.name!r}"

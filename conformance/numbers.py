@@ -25,12 +25,12 @@ def learns(component: Component) -> bool:
 
 
 def _extremes(subject: Subject, case: Case) -> None:
-    for said, there in _far(case):
+    for said, there in far(case):
         with on(there):
-            _finite(subject, there, said)
+            finite(subject, there, said)
 
 
-def _far(case: Case) -> Iterator[tuple[str, Case]]:
+def far(case: Case) -> Iterator[tuple[str, Case]]:
     """Yield policies 700 nats apart in both directions on half of the tokens, no advantage at all, equal and huge rewards."""
     half = torch.arange(case.tokens) % 2 == 0
     sign = (torch.arange(case.tokens) % 3 - 1).to(torch.float64)
@@ -63,10 +63,11 @@ def _small(subject: Subject, case: Case) -> None:
     ):
         if there.lengths:
             with on(there):
-                _finite(subject, there, said)
+                finite(subject, there, said)
 
 
-def _finite(subject: Subject, case: Case, said: str) -> None:
+def finite(subject: Subject, case: Case, said: str) -> None:
+    """Raise ``Off`` where value or gradient are not finite in float32."""
     if subject.component.kind.name in LOSSES:
         result, gradients = subject.gradients(case, dtype=torch.float32)
         for name, g in gradients.items():
@@ -112,8 +113,16 @@ def _precision(subject: Subject, case: Case) -> None:
         narrow = subject.run(subject.inputs(rounded, dtype=torch.float32))
     pairs = [(name, p.x, narrow.parts[name].x) for name, p in wide.parts.items() if p.x.is_floating_point()]
     for name, a, b in (*pairs, *((f"the gradient by {n}", g, found[n]) for n, g in exact.items())):
-        if not torch.allclose(a, b.to(torch.float64), rtol=1e-3, atol=1e-4):
+        if not torch.allclose(a.double(), b.double(), rtol=1e-3, atol=1e-4):
             raise Off(f"{name} in float32 as in float64, {_shown(a, b)}", _shown(b, a))
+
+
+def _keeps_dtype(subject: Subject, case: Case) -> None:
+    if not any(x.is_floating_point() for x in case.columns.values()):
+        return
+    for name, part in subject.run(subject.inputs(case)).parts.items():
+        if part.x.is_floating_point() and part.x.dtype != torch.float64:
+            raise Off(f"{name} in float64 for columns in float64", str(part.x.dtype).removeprefix("torch."))
 
 
 def _shown(x: Tensor, other: Tensor) -> str:
@@ -198,6 +207,15 @@ RULES = (
         "a difference of large numbers, or a sum over tokens in half precision: sequences.sum adds in float64",
         runs,
         _precision,
+        cases=2,
+    ),
+    Rule(
+        "keeps-dtype",
+        "From columns in float64 it makes float64.",
+        "a .float() or a torch.float32 inside, which rounds what was exact: x.to(log_prob.dtype), new_zeros and zeros_like keep it",
+        runs,
+        _keeps_dtype,
+        per_choice=True,
         cases=2,
     ),
     Rule(

@@ -65,7 +65,8 @@ def _scope(subject: Subject, case: Case) -> None:
     want, slopes = subject.gradients(case, totals=totals) if learns(subject) else (subject.run(subject.inputs(case, totals=totals)), {})
     parts: list[tuple[Case, list[int] | None, Tensor]] = []
     if scope == "token" and all(p.level is Level.TOKEN for p in want.parts.values()):
-        cuts = [(a, min(a + 3, case.tokens)) for a in range(0, case.tokens, 3)]
+        size = max(3, case.tokens // 4)
+        cuts = [(a, min(a + size, case.tokens)) for a in range(0, case.tokens, size)]
         parts += [(case.cut(a, b), None, torch.arange(a, b)) for a, b in cuts]
     else:
         together = case.members() if scope == "group" else [[i] for i in range(len(case.lengths))]
@@ -145,6 +146,7 @@ RULES = (
         _permutation,
         per_choice=True,
         cases=3,
+        long=True,
     ),
     Rule(
         "scope",
@@ -154,6 +156,7 @@ RULES = (
         _scope,
         per_choice=True,
         cases=4,
+        long=True,
     ),
     Rule(
         "exact-over-ranks",

@@ -1,11 +1,13 @@
 """Hyperparameters to try a component with: its defaults, an example where there is none, and each other choice that it offers."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import ValidationError
 
 from ..registry import Component
+from ..registry.params import inclusive
 
 SMALL: Mapping[str, Any] = {
     "value": 0.5, "start": 1.0, "end": 0.1, "steps": 4, "kl_coef": 0.1, "target": 0.1, "horizon": 10.0, "divisor": 5.0,
@@ -32,6 +34,38 @@ def choices_of(component: Component, settings: Mapping[str, Any]) -> Iterator[di
                 yield _whole(component, {**settings, name: value})
             except ValidationError:  # its own rules forbid the pair
                 continue
+
+
+def varied(component: Component, settings: Mapping[str, Any], *, flip: bool = False) -> dict[str, Any]:
+    """Return the settings with every number moved, each second one the other way, where its bounds and the others allow it; 0 is off."""
+    found = dict(settings)
+    numbers = [n for n, v in settings.items() if isinstance(v, int | float) and not isinstance(v, bool) and v]
+    for i, name in enumerate(numbers):
+        with suppress(ValidationError):
+            found = _whole(component, {**found, name: _like(found[name], 1.2 if (i % 2 == 0) is not flip else 0.85)})
+    return found
+
+
+def others_of(component: Component, settings: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:
+    """Yield the settings with one of them changed, in every way that is tried: other choices, its bounds, half, twice, one more."""
+    value, field = settings[name], component.params.model_fields[name]
+    tried: list[Any] = [x for leaf in _leaves(field.annotation) for x in leaf]
+    tried += [bound for of, bound in inclusive(component.params) if of == name]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        tried += [value + 1, 0.3, *(_like(value, by) for by in (0.5, 2.0, 0.1, 1e-3)), value - 1]
+    elif isinstance(value, list | tuple):
+        tried += [type(value)(2 * x + 1 for x in value if isinstance(x, int | float))]
+    if value is None or isinstance(value, str):
+        tried += [0.5, 1, 2, 0.01, [1.0, 2.0]]
+    for other in (*tried, None):
+        with suppress(ValidationError):
+            made = _whole(component, {**settings, name: other})
+            if made[name] != value:
+                yield made
+
+
+def _like(value: float, by: float) -> float:
+    return max(1, round(value * by)) if isinstance(value, int) else value * by
 
 
 def _whole(component: Component, said: Mapping[str, Any]) -> dict[str, Any]:

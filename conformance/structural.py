@@ -193,6 +193,7 @@ RULES = (
         _inputs_untouched,
         per_choice=True,
         cases=2,
+        long=True,
     ),
     Rule(
         "deterministic",

@@ -87,6 +87,10 @@ class Subject:
         """The component as a recipe would hold it."""
         return Bound.of(self.component, self.settings, "conformance", self.fields)
 
+    def set(self, settings: Mapping[str, Any]) -> "Subject":
+        """Return the same component with other settings."""
+        return Subject(self.component, settings, self.fields, self.own)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The columns it reads."""

@@ -19,6 +19,7 @@ CLAIMS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "unbiased": (("kl",), "On policy its mean over the tokens that might have been sampled is the KL."),
     "unbiased-gradient": (("kl",), "On policy the mean of its gradient is the gradient of the KL."),
     "sums-to-one": (("aggregation",), "The weights of a step add up to 1."),
+    "rewards-better": (("advantage",), "A sequence that is paid more has the greater advantage."),
     "shift-invariant": (("advantage",), "The same amount more for every sequence changes no advantage."),
     "scale-invariant": (("advantage",), "Rewards in another unit give the same advantages."),
     "scale-equivariant": (("advantage",), "Rewards twice as large give advantages twice as large."),
@@ -30,6 +31,7 @@ CLAIMS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "independent-baseline": (("advantage",), "What is taken off a reward does not depend on that reward, which would bias the gradient."),
     "causal": (("advantage",), "What was paid before a token does not change its advantage."),
     "zero-at-perfect-values": (("advantage",), "A critic that knew the rewards to come leaves every advantage at 0."),
+    "corrects-direction": (("correction",), "What the trainer finds likelier than the sampler did weighs more."),
     "neutral-at-agreement": (("correction",), "Where sampler and trainer agree every token weighs 1 and stays."),
 }
 """``{claim: (kinds that may make it, what it says)}``."""

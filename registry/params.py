@@ -104,6 +104,15 @@ def boundless(model: type[BaseModel]) -> Iterator[str]:
             yield name
 
 
+def inclusive(model: type[BaseModel]) -> Iterator[tuple[str, int | float]]:
+    """Yield each number that is a bound of a hyperparameter and may be taken itself; 2^53 only says that an integer is exact."""
+    for name, info in model.model_fields.items():
+        whole = float not in _leaves(info.annotation)
+        marks = [m for part in (info.metadata, *_metadata(info.annotation)) for m in part]
+        found = [getattr(m, attr) for m in marks for attr in ("ge", "le") if getattr(m, attr, None) is not None]
+        yield from ((name, int(x) if whole else float(x)) for x in dict.fromkeys(found) if abs(x) < 2**53)
+
+
 def _written(value: Any) -> str:
     return {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
 

@@ -27,6 +27,7 @@ Others = Annotated[
 @auxiliary_loss(
     aliases=("forward_kl_topk",),
     scope="token",
+    deviates={"hyperparameters-used": "A forbidden word counts only in the reverse direction, where others is never."},
     compat={
         "verl": "forward_kl_topk, as a loss: `others: ignore`, log_prob_min_clamp: -10, loss_min_clamp: 0, loss_max_clamp: 10.",
         "nemo-rl": "DistillationLossFn: divergence is its kl_type; `others: ignore`, or `others: never` for zero_outside_topk.",

@@ -15,6 +15,7 @@ from ...registry.hyper import ClipBelow, Fraction, LogRatioBound, Positive
     paper="arXiv:2510.06062",
     scope="sequence",
     claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    deviates={"own-side": "Its ranges are named by the entropy of a token, and count on both sides."},
     suits={"low_entropy_clip": "<= high_entropy_clip"},
     compat={
         "Archer2.0": "its policy loss: the names are its own, though its high_entropy_mask marks the tokens of low entropy.",

@@ -18,6 +18,7 @@ ImportanceSamplingLevel = Annotated[Literal["sequence", "token"], "whose ratio w
     paper="arXiv:2503.14286",
     scope="sequence",
     claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    deviates={"on-policy-gradient@other-numbers": "The weights of good and bad samples multiply the gradient."},
     suits={"imp_ratio_cap": ">= 1"},
     compat={
         "roll": "`topr`: importance_sampling_level: token, positive_by: reward, log_ratio_bound: null; its weights have the same names.",

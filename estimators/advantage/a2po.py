@@ -10,7 +10,10 @@ from ...registry.hyper import Positive
 
 
 @advantage_estimator(
-    claims=("independent-baseline",),
+    claims=(
+        "rewards-better",
+        "independent-baseline",
+    ),
     aliases=("a-star-po",),
     paper="arXiv:2505.20686",
     scope="sequence",

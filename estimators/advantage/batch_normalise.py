@@ -11,7 +11,7 @@ from .groups import rounding_of
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-invariant"),
+    claims=("rewards-better", "shift-invariant", "scale-invariant"),
     aliases=("advantage_batch_normalize",),
     scope="step",
     compat={

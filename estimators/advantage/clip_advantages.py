@@ -9,6 +9,7 @@ from ...registry.hyper import Positive
 @advantage_estimator(
     aliases=("advantage_clip",),
     scope="token",
+    claims=("rewards-better",),
     compat={
         "roll": "advantage_clip.",
         "nemo-rl": "advantage_clip_low and advantage_clip_high, after it has normalised.",

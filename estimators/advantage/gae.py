@@ -11,7 +11,7 @@ from .critic import Bootstrap, after_last
 
 
 @advantage_estimator(
-    claims=("scale-equivariant", "causal", "zero-at-perfect-values"),
+    claims=("rewards-better", "scale-equivariant", "causal", "zero-at-perfect-values"),
     paper="arXiv:1506.02438",
     scope="sequence",
     compat={

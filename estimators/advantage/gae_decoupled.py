@@ -17,7 +17,7 @@ LengthAdaptiveAlpha = Annotated[
 
 
 @advantage_estimator(
-    claims=("scale-equivariant", "causal", "zero-at-perfect-values"),
+    claims=("rewards-better", "scale-equivariant", "causal", "zero-at-perfect-values"),
     aliases=("vc_ppo",),
     paper="arXiv:2504.05118",
     scope="sequence",

@@ -21,7 +21,7 @@ Baseline = Annotated[
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-invariant", "unit-deviation"),
+    claims=("rewards-better", "shift-invariant", "scale-invariant", "unit-deviation"),
     aliases=("normalize_then_sum",),
     paper="arXiv:2601.05242",
     scope="step",

@@ -15,7 +15,7 @@ Counting = Annotated[Literal["untied", "nonzero-rewards"], Field(description="wh
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-equivariant", "group-centred"),
+    claims=("rewards-better", "shift-invariant", "scale-equivariant", "group-centred"),
     paper="arXiv:2504.02546",
     scope="step",
     compat={

@@ -15,7 +15,7 @@ Over = Literal["group", "batch", "none"]
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-invariant"),
+    claims=("rewards-better", "shift-invariant", "scale-invariant"),
     aliases=("group_normalize",),
     scope="step",
     compat={

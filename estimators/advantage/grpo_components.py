@@ -18,7 +18,7 @@ Scale = Annotated[
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-invariant", "group-centred", "unit-deviation"),
+    claims=("rewards-better", "shift-invariant", "scale-invariant", "group-centred", "unit-deviation"),
     aliases=("sum_then_normalize",),
     paper="arXiv:2402.03300",
     scope="group",

@@ -16,7 +16,7 @@ Scale = Annotated[
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-invariant", "group-centred"),
+    claims=("rewards-better", "shift-invariant", "scale-invariant", "group-centred"),
     paper="arXiv:2402.14740",
     scope="group",
     compat={

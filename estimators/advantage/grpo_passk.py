@@ -13,7 +13,7 @@ from .standings import standings
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-invariant"),
+    claims=("rewards-better", "shift-invariant", "scale-invariant"),
     paper="arXiv:2503.19595",
     scope="group",
     compat={

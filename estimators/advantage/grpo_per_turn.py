@@ -12,7 +12,15 @@ from .groups import Singleton, centred
 from .turns import Turns
 
 
-@advantage_estimator(aliases=("grpo_per_step",), paper="arXiv:2511.17052", scope="group", claims=("scale-invariant",))
+@advantage_estimator(
+    aliases=("grpo_per_step",),
+    paper="arXiv:2511.17052",
+    scope="group",
+    claims=(
+        "rewards-better",
+        "scale-invariant",
+    ),
+)
 def grpo_per_turn(
     turn_rewards: PerSequence,
     turns: PerToken,

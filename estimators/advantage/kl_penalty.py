@@ -17,6 +17,7 @@ _ESTIMATES = {"k1": k1, "k2": k2, "k3": k3}
 
 @advantage_estimator(
     scope="token",
+    claims=("rewards-better",),
     compat={
         "slime": "use `[{use: grpo, scale: none}, {use: kl-penalty, log_ratio_bound: null}, whiten]` for reinforce_plus_plus_baseline.",
         "nemo-rl": "use `[{use: grpo, scale: none}, {use: kl-penalty, cap: 10}, batch-normalise]` for reinforce_plus_plus with use_kl_in_reward.",

@@ -12,7 +12,7 @@ from .groups import Singleton, centred
 
 
 @advantage_estimator(
-    claims=("scale-invariant", "group-centred"),
+    claims=("rewards-better", "scale-invariant", "group-centred"),
     aliases=("max_rl",),
     paper="arXiv:2602.02710",
     scope="group",

@@ -14,7 +14,7 @@ from .turns import Turns
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False, description="how much a turn's own reward counts beside the outcome")]
 
 
-@advantage_estimator(paper="arXiv:2505.11821", scope="group", claims=("shift-invariant", "scale-invariant"))
+@advantage_estimator(paper="arXiv:2505.11821", scope="group", claims=("rewards-better", "shift-invariant", "scale-invariant"))
 def mt_grpo(
     rewards: PerSequence,
     turn_rewards: PerSequence,

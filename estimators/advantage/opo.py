@@ -7,7 +7,7 @@ from .groups import Singleton, centred
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-equivariant"),
+    claims=("rewards-better", "shift-invariant", "scale-equivariant"),
     paper="arXiv:2505.23585",
     scope="group",
     compat={

@@ -16,7 +16,7 @@ HandleZeroTail = Annotated[bool, "whether a token alone in its column has no bas
 
 
 @advantage_estimator(
-    claims=("scale-equivariant", "causal"),
+    claims=("rewards-better", "scale-equivariant", "causal"),
     scope="group",
     compat={
         "verl": "`optimal_token_baseline`, with calculate_sum_pi_squared; singleton: reward.",

@@ -13,7 +13,7 @@ from .rloo import rloo
 from .whiten import whiten
 
 
-@advantage_estimator(aliases=("prime_rloo",), paper="arXiv:2502.01456", scope="step")
+@advantage_estimator(aliases=("prime_rloo",), paper="arXiv:2502.01456", scope="step", claims=("rewards-better",))
 def prime(
     rewards: PerSequence,
     prm_log_prob: PerToken,

@@ -5,7 +5,7 @@ from ...registry import PerSequence, advantage_estimator
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-equivariant"),
+    claims=("rewards-better", "shift-invariant", "scale-equivariant"),
     aliases=("flash_reinforce",),
     scope="step",
     compat={

@@ -12,7 +12,8 @@ from .whiten import whiten
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-invariant", "unit-deviation"),
+    claims=("rewards-better", "shift-invariant", "scale-invariant", "unit-deviation"),
+    deviates={"shift-invariant@other-numbers": "A discount makes what is added to all uneven over the tokens."},
     paper="arXiv:2501.03262",
     scope="step",
     compat={

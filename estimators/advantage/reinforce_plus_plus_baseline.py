@@ -11,7 +11,7 @@ from .whiten import whiten
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-invariant", "unit-deviation"),
+    claims=("rewards-better", "shift-invariant", "scale-invariant", "unit-deviation"),
     paper="arXiv:2501.03262",
     scope="step",
     compat={

@@ -9,7 +9,7 @@ from ...registry import PerSequence, PerToken, advantage_estimator
 
 
 @advantage_estimator(
-    claims=("scale-equivariant", "causal"),
+    claims=("rewards-better", "scale-equivariant", "causal"),
     paper="arXiv:2310.10505",
     scope="sequence",
     compat={

@@ -6,7 +6,7 @@ from .groups import Singleton, centred
 
 
 @advantage_estimator(
-    claims=("shift-invariant", "scale-equivariant", "group-centred", "independent-baseline"),
+    claims=("rewards-better", "shift-invariant", "scale-equivariant", "group-centred", "independent-baseline"),
     aliases=("rloo_vectorized",),
     paper="arXiv:2402.14740",
     scope="group",

@@ -9,7 +9,10 @@ from ...registry.hyper import ClipBelow, Fraction
 
 
 @advantage_estimator(
-    claims=("scale-equivariant",),
+    claims=(
+        "rewards-better",
+        "scale-equivariant",
+    ),
     aliases=("rlsd_reweight",),
     paper="arXiv:2604.03128",
     scope="token",

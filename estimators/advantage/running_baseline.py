@@ -14,6 +14,7 @@ def _init(*, decay: float, epsilon: float, divide: bool) -> Moments:
 
 @advantage_estimator(
     scope="step",
+    claims=("rewards-better",),
     init=_init,
     compat={"roll": "use `running-baseline: {epsilon: 1e-6}` for reward normalisation with running moments."},
 )

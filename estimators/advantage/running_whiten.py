@@ -12,7 +12,9 @@ def _init(*, decay: float, epsilon: float, shift_mean: bool) -> Moments:
     return no_moments()
 
 
-@advantage_estimator(scope="step", init=_init, deviates={"referenced": "No paper or framework is known that has it."})
+@advantage_estimator(
+    scope="step", claims=("rewards-better",), init=_init, deviates={"referenced": "No paper or framework is known that has it."}
+)
 def running_whiten(
     advantages: PerToken,
     sequences: Sequences,

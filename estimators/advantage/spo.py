@@ -34,6 +34,7 @@ def _init(*, rho: float, prior: float, prior_count: float, capacity: int, epsilo
     aliases=("single_stream",),
     paper="arXiv:2509.13232",
     scope="step",
+    claims=("rewards-better",),
     init=_init,
     compat={
         "verl-recipe": "spo, whose rho follows the drift of the policy, from 0.875 to 0.96.",

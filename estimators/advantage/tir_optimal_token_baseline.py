@@ -13,7 +13,7 @@ from .optimal_token_baseline import against_column
 
 
 @advantage_estimator(
-    claims=("scale-equivariant", "causal"),
+    claims=("rewards-better", "scale-equivariant", "causal"),
     aliases=("multi_turn_optimal_token_baseline",),
     scope="group",
     compat={

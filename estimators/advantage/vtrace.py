@@ -13,7 +13,9 @@ from ...registry.hyper import Discount, LogRatioBound, Positive
 from .critic import Bootstrap, after_last
 
 
-@advantage_estimator(paper="arXiv:1802.01561", scope="sequence", claims=("scale-equivariant", "causal", "zero-at-perfect-values"))
+@advantage_estimator(
+    paper="arXiv:1802.01561", scope="sequence", claims=("rewards-better", "scale-equivariant", "causal", "zero-at-perfect-values")
+)
 def vtrace(
     token_rewards: PerToken,
     old_values: PerToken,

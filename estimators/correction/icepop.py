@@ -9,7 +9,10 @@ from .levels import Both, distance, ratio_within
 
 
 @correction(
-    claims=("neutral-at-agreement",),
+    claims=(
+        "corrects-direction",
+        "neutral-at-agreement",
+    ),
     paper="arXiv:2510.18855",
     scope="token",
     suits={"lower": "<= 1", "upper": ">= 1"},

@@ -10,7 +10,10 @@ from .levels import Both, Over, log_ratio, ratio_within
 
 
 @correction(
-    claims=("neutral-at-agreement",),
+    claims=(
+        "corrects-direction",
+        "neutral-at-agreement",
+    ),
     aliases=("mis",),
     scope="sequence",
     suits={"lower": "<= 1", "upper": ">= 1"},

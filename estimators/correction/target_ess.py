@@ -15,7 +15,14 @@ from .levels import Over, Weight, log_weight
 _ROUNDS = 40
 
 
-@correction(scope="step", claims=("neutral-at-agreement",), deviates={"referenced": "No paper or framework is known that has it."})
+@correction(
+    scope="step",
+    claims=(
+        "corrects-direction",
+        "neutral-at-agreement",
+    ),
+    deviates={"referenced": "No paper or framework is known that has it."},
+)
 def target_ess(
     old_log_prob: PerToken,
     rollout_log_prob: PerToken,

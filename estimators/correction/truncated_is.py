@@ -13,7 +13,10 @@ from .levels import Over, Weight, log_weight
 
 
 @correction(
-    claims=("neutral-at-agreement",),
+    claims=(
+        "corrects-direction",
+        "neutral-at-agreement",
+    ),
     aliases=("tis",),
     scope="sequence",
     suits={"cap": ">= 1", "floor": "<= 1"},

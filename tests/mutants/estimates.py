@@ -36,7 +36,9 @@ def second(log_prob: PerToken, ref_log_prob: PerToken) -> PerToken:
     return (log_prob - ref_log_prob).square() / 2
 
 
-@advantage_estimator(paper="none, a test", scope="group", claims=("shift-invariant", "scale-invariant", "group-centred", "unit-deviation"))
+@advantage_estimator(
+    paper="none, a test", scope="group", claims=("rewards-better", "shift-invariant", "scale-invariant", "group-centred", "unit-deviation")
+)
 def standardised(rewards: PerSequence, sequences: Sequences) -> PerSequence:
     """Measure against the group: ``(s - mean) / std``."""
     apart = rewards - sequences.group_spread(sequences.group_mean(rewards))
@@ -54,7 +56,7 @@ def others(rewards: PerSequence, sequences: Sequences) -> PerSequence:
     return apart * size / (size - 1).clamp(min=1)
 
 
-@advantage_estimator(paper="none, a test", claims=("scale-equivariant", "causal", "zero-at-perfect-values"))
+@advantage_estimator(paper="none, a test", claims=("rewards-better", "scale-equivariant", "causal", "zero-at-perfect-values"))
 def discounted(token_rewards: PerToken, old_values: PerToken, sequences: Sequences) -> Mapping[str, Tensor]:
     """Add up the errors of the critic: ``A_t = r_t + v_(t+1) - v_t + 0.9 A_(t+1)``."""
     error = token_rewards + sequences.next(old_values) - old_values
@@ -83,7 +85,7 @@ def over_sequences(sequences: Sequences, totals: Totals) -> PerToken:
     return sequences.spread(1 / (lengths * totals.sequences))
 
 
-@correction(paper="none, a test", scope="token", claims=("neutral-at-agreement",))
+@correction(paper="none, a test", scope="token", claims=("neutral-at-agreement", "corrects-direction"))
 def truncated(old_log_prob: PerToken, rollout_log_prob: PerToken) -> tuple[PerToken, None]:
     """Weigh by a ratio up to a cap: ``min(r, 2)``."""
     gap = old_log_prob - torch.where(rollout_log_prob.isnan(), old_log_prob, rollout_log_prob)

@@ -66,9 +66,17 @@ MUTANTS = [
         ("something remembered between calls", "deterministic", "    return loss\n", "    SEEN.append(1)\n    return loss / len(SEEN)\n"),
         ("the whole loss detached", "detached-columns", "    return loss\n", "    return loss.detach()\n"),
         ("half precision inside", "precision", "    plain = -advantages * ratio\n", "    ratio = ratio.to(torch.bfloat16).to(log_prob.dtype)\n    plain = -advantages * ratio\n"),
+        ("single precision inside", "keeps-dtype", "    return loss\n", "    return loss.float()\n"),
         ("no formula", "documented", "Take the worse of a ratio and the clipped ratio: ``max(-r A, -clip(r) A)``.", "Take the worse of the two ratios."),
         ("no docstring", "documented", '    """Take the worse of a ratio and the clipped ratio: ``max(-r A, -clip(r) A)``."""\n', ""),
         ("no reference", "referenced", 'paper="arXiv:1707.06347", ', ""),
+        ("bounds swapped", "own-side", "ratio.clamp(1 - low, 1 + high)\n    loss", "ratio.clamp(1 - high, 1 + low)\n    loss"),
+        ("a hyperparameter that is never used", "hyperparameters-used", "ratio.clamp(1 - low, 1 + high)\n    loss", "ratio.clamp(1 - low, 1.2)\n    loss"),
+        ("no number at its own bound", "finite-at-bounds", "    return loss\n", "    return loss if low < 1 else loss * float('nan')\n"),
+        ("tokens after the 16th dropped", "scope", "claims=CLIPS)\ndef ppo(log_prob: PerToken, old_log_prob: PerToken, advantages: PerToken, *, low: Low = 0.2, high: High = 0.2) -> PerToken:\n    \"\"\"Take the worse of a ratio and the clipped ratio: ``max(-r A, -clip(r) A)``.\"\"\"\n", "claims=CLIPS)\ndef ppo(log_prob: PerToken, old_log_prob: PerToken, advantages: PerToken, sequences: Sequences, *, low: Low = 0.2, high: High = 0.2) -> PerToken:\n    \"\"\"Take the worse of a ratio and the clipped ratio: ``max(-r A, -clip(r) A)``.\"\"\"\n    advantages = advantages * (sequences.places < 16)\n"),
+        ("the same, by the gradient", "on-policy-gradient", "claims=CLIPS)\ndef ppo(log_prob: PerToken, old_log_prob: PerToken, advantages: PerToken, *, low: Low = 0.2, high: High = 0.2) -> PerToken:\n    \"\"\"Take the worse of a ratio and the clipped ratio: ``max(-r A, -clip(r) A)``.\"\"\"\n", "claims=CLIPS)\ndef ppo(log_prob: PerToken, old_log_prob: PerToken, advantages: PerToken, sequences: Sequences, *, low: Low = 0.2, high: High = 0.2) -> PerToken:\n    \"\"\"Take the worse of a ratio and the clipped ratio: ``max(-r A, -clip(r) A)``.\"\"\"\n    advantages = advantages * (sequences.places < 16)\n"),
+        ("whitened in a batch of 100 tokens", "scope", "    plain = -advantages * ratio\n", "    advantages = advantages if len(advantages) < 100 else advantages - advantages.mean()\n    plain = -advantages * ratio\n"),
+        ("a weight of its own at other numbers", "on-policy-gradient", "    return loss\n", "    return loss * (low / 0.2)\n"),
         ("a bare hyperparameter", "hyperparameters", "low: Low = 0.2", "low: float = 0.2"),
         ("a hyperparameter without bounds", "hyperparameters", "ge=0, lt=1e3, ", ""),
     ),
@@ -116,6 +124,8 @@ MUTANTS = [
     *_of(
         "estimates.standardised",
         ("biased std", "unit-deviation", "sequences.group_std(rewards))\n    return apart / (dev", "sequences.group_std(rewards, unbiased=False))\n    return apart / (dev"),
+        ("single precision inside", "keeps-dtype", "return apart / (deviation + 1e-6)", "return (apart / (deviation + 1e-6)).float()"),
+        ("the reward taken off the mean", "rewards-better", "apart / (deviation + 1e-6)", "-apart / (deviation + 1e-6)"),
         ("leaking groups", "scope", "apart = rewards - sequences.group_spread(sequences.group_mean(rewards))\n    dev", "apart = rewards - rewards.mean()\n    dev"),
         ("no baseline", "shift-invariant", "apart = rewards - sequences.group_spread(sequences.group_mean(rewards))\n    dev", "apart = rewards\n    dev"),
         ("a baseline of other groups' size", "group-centred", "apart = rewards - sequences.group_spread(sequences.group_mean(rewards))\n    dev", "apart = rewards - sequences.group_spread(sequences.group_max(rewards))\n    dev"),
@@ -131,6 +141,7 @@ MUTANTS = [
     ),
     *_of(
         "estimates.discounted",
+        ("wrong sign", "rewards-better", "advantages = sequences.reverse_scan(error, 0.9)", "advantages = -sequences.reverse_scan(error, 0.9)"),
         ("off-by-one GAE", "zero-at-perfect-values", "sequences.next(old_values) - old_values", "old_values - sequences.next(old_values)"),
         ("a reward that is paid one token late", "zero-at-perfect-values", "error = token_rewards +", "error = sequences.next(token_rewards) +"),
         ("summed from the front", "causal", "sequences.reverse_scan(error, 0.9)", "sequences.cumsum(error)"),
@@ -145,7 +156,9 @@ MUTANTS = [
     *_of(
         "estimates.over_tokens",
         ("weights that depend on the micro-batch", "exact-over-ranks", "(1 / totals.tokens.clamp(min=1)).expand(n)", "torch.full((n,), 1 / max(n, 1), dtype=torch.float64)"),
+        ("no weight in long sequences", "sums-to-one", "return (1 / totals.tokens.clamp(min=1)).expand(n)", "return torch.where(sequences.spread(sequences.lengths) > 30, 0.0, (1 / totals.tokens.clamp(min=1)).expand(n))"),
         ("divided by sequences", "sums-to-one", "totals.tokens.clamp(min=1)", "totals.sequences.clamp(min=1)"),
+        ("no weight at all", "weights", "(1 / totals.tokens.clamp(min=1)).expand(n)", "(0 * totals.tokens).expand(n)"),
         ("a weight below 0", "weights", "(1 / totals.tokens.clamp(min=1)).expand(n)", "(-1 / totals.tokens.clamp(min=1)).expand(n)"),
     ),
     *_of(
@@ -155,6 +168,7 @@ MUTANTS = [
     ),
     *_of(
         "estimates.truncated",
+        ("the ratio upside down", "corrects-direction", "bounded(gap, 20.0).exp()", "bounded(-gap, 20.0).exp()"),
         ("exp forgotten", "neutral-at-agreement", "bounded(gap, 20.0).exp().clamp(max=2)", "bounded(gap, 20.0).clamp(max=2)"),
         ("a weight below 0", "weights-bounded", "bounded(gap, 20.0).exp().clamp(max=2)", "1 - bounded(gap, 20.0)"),
         ("what was not scored poisons", "finite-at-extremes", "torch.where(rollout_log_prob.isnan(), old_log_prob, rollout_log_prob)", "rollout_log_prob"),
