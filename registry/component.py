@@ -10,7 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints, overload
 from pydantic import BaseModel
 
 from .claims import checked_claims, checked_deviations
-from .errors import SignatureError, listing, nearest
+from .errors import SignatureError, listing, nearest, worded
 from .fields import FIELDS, Level
 from .kinds import KINDS, Kind
 from .params import params_model
@@ -263,7 +263,7 @@ def _read(function: Callable[..., Any], where: str) -> tuple[dict[str, Any], ins
     try:
         return get_type_hints(target, include_extras=True), inspect.signature(function)
     except Exception as error:  # a quoted annotation may hold anything
-        raise SignatureError(f"{where}: the signature cannot be read: {error}.") from error
+        raise SignatureError(f"{where}: the signature cannot be read: {worded(error)}.") from error
 
 
 def _place(function: Callable[..., Any]) -> str:
