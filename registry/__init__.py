@@ -32,6 +32,8 @@ from .errors import (
     UnknownName,
     listing,
     nearest,
+    text_of,
+    worded,
 )
 from .fields import FIELDS, Column, Level, PerGroup, PerSequence, PerToken, Vocab, Vocabulary, column
 from .fingerprint import fingerprint
@@ -48,5 +50,5 @@ __all__ = [
     "Max", "Mean", "Measured", "Min", "PerGroup", "PerSequence", "PerToken", "Place", "Plugin", "PluginError", "PluginWarning", "RecipeError", "Report",
     "Rule", "Selection", "SignatureError", "Skipped", "Strict", "Totals", "UnknownName", "Vocab", "Vocabulary", "advantage_estimator", "aggregation", "auxiliary_loss",
     "bounds_of", "coefficient", "column", "component_of", "correction", "faults_of", "file_inside", "fingerprint", "hookimpl", "kl_estimator", "listing", "nearest",
-    "policy_loss", "reward_term", "sequence_filter", "task", "tracker", "value_loss",
+    "policy_loss", "reward_term", "sequence_filter", "task", "text_of", "tracker", "value_loss", "worded",
 ]  # fmt: skip

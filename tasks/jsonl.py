@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 from annotated_types import Ge, Le
 
-from ..registry import nearest, task
+from ..registry import nearest, task, worded
 from .task import Item, Task
 
 Reward = Callable[[str, str], float]
@@ -98,7 +98,7 @@ def _reward(name: str) -> Reward:
     try:
         made: Any = getattr(importlib.import_module(module), attribute)
     except Exception as error:  # a stranger's module may raise anything
-        raise ValueError(f"the reward {name!r} cannot be imported: {type(error).__name__}: {error}") from error
+        raise ValueError(f"the reward {name!r} cannot be imported: {worded(error)}") from error
     if not callable(made):
         raise ValueError(f"the reward {name!r} is no function")
     reward: Reward = made
