@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from ..pipeline.lock import compared, lock
 from ..registry import Level, LossaryError
 from ..tasks import Item
 from ..tasks.brought import filled
+from ..trackers import Tracking
 from . import checkpoint
 from .critic import Critic
 from .data import Inputs, from_demonstrations, from_rollouts, training_items
@@ -66,6 +68,7 @@ class Trainer:
         self.skips, self.terminated = Skips(settings.train.max_skipped), threading.Event()
         self.lines: list[dict[str, Any]] = []
         self.watch = Watch(settings.plan, settings.diagnose.every if self.group.first else 0, folder.path, self._announce)
+        self.tracking = Tracking(settings.trackers if self.group.first else {}, self._untracked)
         self._began = time.process_time(), time.perf_counter()
 
     def _model(self, role: str, *, value_head: bool = False) -> Any:
@@ -82,7 +85,8 @@ class Trainer:
 
     def run(self) -> list[dict[str, Any]]:
         """Warm up, then train to the last step; returns the lines of the metrics file. SIGTERM ends it with ``Terminated``."""
-        with listening(self.terminated):
+        with listening(self.terminated), closing(self.tracking):
+            self.tracking.open(self.folder.path, self.settings.recipe.values, self.step)
             if not self.resumed:
                 self._warm_up()
                 self.reference = self._frozen() if self.needs_reference else None
@@ -285,9 +289,13 @@ class Trainer:
         if not self.group.first:
             return
         self.folder.append(line)
+        self.tracking.log(line)
         self.listen(line)
         self.settings.catalog.announce({"event": "step", **line})
         self.watch.judge(self.lines)
+
+    def _untracked(self, name: str, why: str) -> None:
+        self._announce({"step": self.step, "warning": f"tracker {name}", "found": why})
 
     def _announce(self, warning: Mapping[str, Any]) -> None:
         self.listen(warning)
