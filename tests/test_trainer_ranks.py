@@ -1,10 +1,12 @@
 """One run on one, two and four ranks, whole weights or parts of them, in few or many micro-batches: the same losses, metrics and weights."""
 
+import faulthandler
 import json
 import multiprocessing
 import shutil
 import time
 import warnings
+import zlib
 
 import pytest
 import torch
@@ -67,6 +69,8 @@ def one(case, name, folder, rank, size):
     if size > 1:
         dist.barrier()
     trainer = Trainer(Settings.of(load_recipe(folder / "r.yaml", overrides)), at)
+    if trainer.settings.plan.filters:  # every other answer is right, so about every other group is tied and goes
+        type(trainer.task).reward = lambda _, item, said: float(zlib.crc32(said.encode()) % 2)
     if after:
         trainer.resume()
     in_parts(trainer, parts, seen)
@@ -78,6 +82,7 @@ def one(case, name, folder, rank, size):
 
 def work(rank, size, cases, folder, queue):
     """Run all cases on one rank and hand back what came out."""
+    faulthandler.enable()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if size > 1:
