@@ -334,7 +334,8 @@ class Trainer:
         except (KeyError, TypeError, ValueError) as error:
             raise LossaryError(f"{saved.path} is no checkpoint of a run: {type(error).__name__}: {error}") from error
         self.lines = self.folder.keep_until(self.step, write=self.group.first)
-        self.watch.keep_until(self.step)
+        if self.group.first:
+            self.watch.keep_until(self.step)
         return changed
 
 
