@@ -30,6 +30,7 @@ from .errors import (
     RecipeError,
     SignatureError,
     UnknownName,
+    clipped,
     listing,
     nearest,
     text_of,
@@ -49,6 +50,6 @@ __all__ = [
     "API", "FIELDS", "KINDS", "Catalog", "Column", "ColumnError", "Component", "ComponentError", "Failure", "Fault", "Input", "Kind", "Level", "LossaryError",
     "Max", "Mean", "Measured", "Min", "PerGroup", "PerSequence", "PerToken", "Place", "Plugin", "PluginError", "PluginWarning", "RecipeError", "Report",
     "Rule", "Selection", "SignatureError", "Skipped", "Strict", "Totals", "UnknownName", "Vocab", "Vocabulary", "advantage_estimator", "aggregation", "auxiliary_loss",
-    "bounds_of", "coefficient", "column", "component_of", "correction", "faults_of", "file_inside", "fingerprint", "hookimpl", "kl_estimator", "listing", "nearest",
+    "bounds_of", "clipped", "coefficient", "column", "component_of", "correction", "faults_of", "file_inside", "fingerprint", "hookimpl", "kl_estimator", "listing", "nearest",
     "policy_loss", "reward_term", "sequence_filter", "task", "text_of", "tracker", "value_loss", "worded",
 ]  # fmt: skip

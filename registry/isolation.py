@@ -103,6 +103,6 @@ def _generators() -> list[tuple[Callable[[Any], object], Any]]:
         (random.setstate, random.getstate()),
         (torch.set_rng_state, torch.get_rng_state()),
     ]
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found.append((torch.cuda.set_rng_state_all, torch.cuda.get_rng_state_all()))
     return found
