@@ -13,6 +13,7 @@ from ..registry import (
     Rule,
     SignatureError,
     UnknownName,
+    clipped,
     faults_of,
     listing,
     nearest,
@@ -368,10 +369,10 @@ class _Builder:
         if isinstance(raw, str) and "_" in raw:
             value = float("nan")
         if value != value or value in (float("inf"), float("-inf")):
-            self.fault(path, f"{str(raw).lower() if isinstance(raw, bool) else repr(raw)} is not a number")
+            self.fault(path, f"{str(raw).lower() if isinstance(raw, bool) else clipped(repr(raw))} is not a number")
             return None
         return Coefficient(key, value)
 
 
 def _null(raw: Any) -> str:
-    return "; it is null" if raw is None else f"; it is {raw!r}"
+    return "; it is null" if raw is None else f"; it is {clipped(repr(raw))}"

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from ..registry import KINDS, Catalog, Component, LossaryError, listing, nearest
+from ..registry import KINDS, Catalog, Component, LossaryError, clipped, listing, nearest
 from ..registry.renamed import here_called
 
 SECTIONS = (
@@ -65,7 +65,7 @@ class Hints:
         """Say that there is no section of this name, and where it may have been meant to stand."""
         if key == "base":
             return "a base is named in the recipe itself; it cannot be set from outside."
-        told = f"there is no section {key!r}."
+        told = f"there is no section {clipped(key)!r}."
         if _plain(key) in ALL:
             return told + nearest(key, ALL)
         if homes := self._homes(_plain(key), "", ""):

@@ -33,6 +33,11 @@ class ComponentError(LossaryError):
     """A component raised an error of its own, which is the cause of this one."""
 
 
+def clipped(text: str, most: int = 80) -> str:
+    """Return a text that somebody else wrote as it is repeated in a sentence: of a long one only how it begins."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 def text_of(error: BaseException) -> str:
     """Return an error's text; where there is none to be had, as of a stranger's class, say so."""
     try:
@@ -73,7 +78,7 @@ class Fault:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.path}: {self.message}" if self.path else f"{self.place}: {self.message}"
+        return f"{self.place}: {clipped(self.path)}: {self.message}" if self.path else f"{self.place}: {self.message}"
 
 
 class RecipeError(LossaryError):

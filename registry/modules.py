@@ -68,6 +68,8 @@ def file_inside(folder: Path, name: str) -> Path:
         raise PluginError(
             f"plugin {name!r} lies outside the recipe's folder {home}; a recipe names code of its own folder or installed modules."
         )
+    if path.exists() and not path.is_file():
+        raise PluginError(f"plugin {name!r}: {folder / name} is no ordinary file.")
     if not path.is_file():
         beside = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise PluginError(f"plugin {name!r}: there is no file {folder / name}.{nearest(path.name, beside)}")

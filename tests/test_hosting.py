@@ -599,3 +599,46 @@ def test_a_process_without_an_output_takes_plugins_as_well(site, monkeypatch, de
         os.dup2(kept, descriptor)
         os.close(kept)
     assert book.names("policy_loss") == ["mine"]
+
+
+# ── names that are taken, and variables that do nothing ──────────────────────────────────────────────────────────────
+
+
+def test_a_distribution_of_our_own_name_is_no_vendor(site):
+    install(site, "Lossary", "9", "bad_one", GOOD)
+    (failure,) = Catalog.load().failures
+    assert str(failure) == (
+        "plugin 'bad_one' (Lossary 9) did not load: its distribution is called 'lossary', which stands for the built-in components; rename it."
+    )
+    assert "bad_one" not in sys.modules
+
+
+@pytest.mark.parametrize("variable", ["LOSSARY_STRICT", "LOSSARY_NO_PLUGINS"])
+def test_a_switch_is_on_or_off(monkeypatch, variable):
+    monkeypatch.setenv(variable, "maybe")
+    with pytest.raises(LossaryError, match=f"{variable} is 'maybe'; it is a switch, 1 or 0"):
+        Selection.of_environment()
+    for on in ("1", "true", " YES ", "on"):
+        monkeypatch.setenv(variable, on)
+        assert Selection.of_environment().strict or Selection.of_environment().closed
+
+
+def test_a_variable_that_is_nearly_one_of_ours_is_told_of(site, monkeypatch):
+    monkeypatch.setenv("LOSSARY_PLUGIN", "ant")
+    monkeypatch.setenv("LOSSARY_HOME", "/somewhere/else")
+    assert "the variable LOSSARY_PLUGIN does nothing. Did you mean 'LOSSARY_PLUGINS'?" in Catalog.load().notes
+    assert not any("LOSSARY_HOME" in note for note in Catalog.load().notes)
+
+
+def test_blocking_a_component_without_its_kind_says_how(site, monkeypatch):
+    install(site, "good-dist", "1.2", "good_one", GOOD)
+    monkeypatch.setenv("LOSSARY_BLOCK", "stranger")
+    assert Catalog.load().notes == [
+        "LOSSARY_BLOCK names 'stranger', which blocks nothing. A component is blocked with its kind: policy_loss/stranger."
+    ]
+
+
+def test_a_pipe_is_no_plugin_file(site):
+    os.mkfifo(site / "pipe.py")
+    with pytest.raises(PluginError, match=r"pipe.py is no ordinary file"):
+        Catalog().with_plugin("pipe.py", site)
