@@ -158,7 +158,7 @@ def cases(parallel, parts=(1, 3, 7), *more):
     return {f"{tied}-{how}-{n}": case(how, n, *more, tied=tied) for tied in ("true", "false") for how in parallel for n in parts}
 
 
-LOSSES = {"actor/pg_loss", "critic/vf_loss", "actor/kl_loss", "actor/entropy", "actor/grad_norm", "critic/grad_norm"}
+LOSSES = {"actor/loss", "critic/loss", "actor/pg_loss", "critic/vf_loss", "actor/entropy", "actor/grad_norm", "critic/grad_norm"}
 BOTH = ("ddp", "fsdp2")
 
 
