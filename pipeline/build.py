@@ -58,6 +58,15 @@ def bind(recipe: Recipe, catalog: Catalog, kind: str, section: str, faults: list
     return bound
 
 
+def bind_each(recipe: Recipe, catalog: Catalog, kind: str, section: str, faults: list[Fault]) -> list[Bound]:
+    """Resolve a section that names one component or a list of them; otherwise as ``bind``."""
+    builder = _Builder(recipe, catalog)
+    builder.faults = []
+    found = [builder.slot(kind, path, raw, {}) for path, raw in builder._listed(section)]
+    faults += builder.faults
+    return [bound for bound in found if bound is not None]
+
+
 class _Builder:
     def __init__(self, recipe: Recipe, catalog: Catalog) -> None:
         self.recipe, self.catalog, self.document = recipe, catalog, recipe.document

@@ -5,12 +5,14 @@ import importlib.metadata
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import Any
 
 from .component import Component, component_of, describe
 from .errors import LossaryError, PluginError, UnknownName, nearest, text_of, worded
@@ -92,8 +94,8 @@ def _executed(name: str, folder: Path) -> ModuleType:
     return module
 
 
-def imported(path: str, kind: str) -> Component:
-    """Return the component at ``package.module:function``: a decorated function, or one whose signature keeps to the kind's contract."""
+def function_at(path: str) -> Callable[..., Any]:
+    """Return the function at ``package.module:function``; a module of Python itself, or one that cannot be imported, raises ``UnknownName``."""
     name, _, attribute = path.partition(":")
     try:
         _check_importable(name)
@@ -110,6 +112,13 @@ def imported(path: str, kind: str) -> Component:
     function = getattr(module, attribute)
     if not callable(function):
         raise UnknownName(f"{path!r} is no function but {type(function).__name__}.")
+    found: Callable[..., Any] = function
+    return found
+
+
+def imported(path: str, kind: str) -> Component:
+    """Return the component at ``package.module:function``: a decorated function, or one whose signature keeps to the kind's contract."""
+    function = function_at(path)
     made = component_of(function)
     if made is None:
         made = describe(function, KINDS[kind])
@@ -117,7 +126,7 @@ def imported(path: str, kind: str) -> Component:
             raise UnknownName(
                 f"{path!r} reads no column, so nothing but a decorator can say that it is a {kind}; write @{_decorator(kind)}."
             )
-    return replace(made, distribution=distribution_of(name))
+    return replace(made, distribution=distribution_of(path.partition(":")[0]))
 
 
 def _decorator(kind: str) -> str:
