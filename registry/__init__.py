@@ -93,7 +93,7 @@ __all__ = [
     "component_of",
     "correction",
     "faults_of",
-    "file_inside", "function_at",
+    "file_inside",
     "fingerprint",
     "function_at",
     "hookimpl",
