@@ -16,9 +16,10 @@ from .component import Component, check_columns, component_of, describe
 from .errors import PluginError, PluginWarning, SignatureError, UnknownName, listing, nearest
 from .fields import Column, Vocabulary
 from .fingerprint import fingerprint
+from .isolation import isolated
 from .kinds import KINDS
 from .modules import belongs, distribution_of, findable, imported, load, said, traced, unlisted
-from .offers import Offers, offers, quiet
+from .offers import Offers, offers
 from .selection import GROUP, Failure, Plugin, Selection, Skipped, alike, brought_by, installed, names_of
 
 SCRIPT = "this script"
@@ -90,7 +91,7 @@ class Catalog:
             check_version(entry.dist, who)
             if entry.pattern.match(entry.value) is None:
                 raise PluginError(f"{who}: its entry point {entry.value!r} is no module, as in my_package.losses.")
-            with quiet():
+            with isolated(who):
                 plugin = entry.load()
                 self._take(plugin, entry.name, brought, idle=False)
         except KeyboardInterrupt:
@@ -160,11 +161,13 @@ class Catalog:
         known = "" if name.endswith(".py") else distribution_of(name)
         brought = known if known and not known.startswith("module ") else f"plugin {name}"
         try:
-            with quiet():
+            with isolated(f"plugin {name!r}"):
                 new._take(module, name, brought, scan=True, idle=False)
-        except PluginError:
+        except KeyboardInterrupt:
             raise
-        except (Exception, SystemExit) as error:  # a stranger's hook may raise anything
+        except BaseException as error:  # a stranger's hook may raise anything
+            if type(error) is PluginError:
+                raise
             raise PluginError(f"plugin {name!r} cannot be taken in: {said(error)}") from error
         new._forget(tell=False)
         return new
@@ -216,7 +219,8 @@ class Catalog:
             self.notes = before.notes
             raise
         self.notes += [note] if note else []
-        if all(heard.plugin is not plugin for heard in self._listeners):
+        hears = offered.manager.hook.lossary_event.get_hookimpls()
+        if hears and all(heard.plugin is not plugin for heard in self._listeners):
             self._listeners.append(_Listener(plugin, name, offered.manager))
         names = tuple(dict.fromkeys(f"{c.kind.name}/{c.name}" for c in made))
         self.plugins.append(Plugin(name, brought, names, tuple(c.name for c in offered.columns), tuple(offered.recipes)))
@@ -357,8 +361,11 @@ class Catalog:
             if heard.broken:
                 continue
             try:
-                heard.manager.hook.lossary_event(event=MappingProxyType(dict(event)))
-            except (Exception, SystemExit) as error:  # a run of days does not end because a stranger's log is full
+                with isolated(f"plugin {heard.name!r}: lossary_event"):
+                    heard.manager.hook.lossary_event(event=MappingProxyType(dict(event)))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a run of days does not end because a stranger's log is full
                 heard.broken = True
                 warnings.warn(
                     f"plugin {heard.name!r}: lossary_event failed and is called no more: {said(error)}", PluginWarning, stacklevel=2

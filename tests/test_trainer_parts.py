@@ -205,6 +205,6 @@ def test_accuracy_is_the_share_of_right_greedy_answers():
 
     task = sort_letters()
     oracle = Oracle(task.eval_items(10))
-    assert accuracy(oracle, task, CHARS, 10) == 0.5
+    assert accuracy(oracle, task, CHARS, 10, 64) == 0.5
     assert oracle.sampling.greedy
     assert isinstance(task.eval_items(1)[0], Item)

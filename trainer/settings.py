@@ -10,7 +10,7 @@ from ..builtin import catalog
 from ..models import Family, SmallFamily
 from ..models.hugging_face import HuggingFaceFamily, in_wheel
 from ..pipeline import Objective, Plan, Recipe, bind, bind_each, survey
-from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict, listing
+from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict, listing, text_of, worded
 from ..registry.hyper import Count, NonNegative, Positive
 from ..tasks import Task
 from ..tasks.brought import fillers_of, own_columns
@@ -196,7 +196,7 @@ def _one_model(recipe: Recipe, model: ModelSettings, rollout: RolloutSettings | 
     for key in places[1:]:
         _fault(recipe, faults, ("model", key), f"there is one model: {places[0]} is given too")
     for key in _SIZES if places else _READING:
-        if key in said:
+        if getattr(model, key) != ModelSettings.model_fields[key].default:
             of = f"it is of the small GPT, and {places[0]} gives another model" if places else f"it is of a model from {listing(PLACES)}"
             _fault(recipe, faults, ("model", key), of)
     if not places and model.d_model % model.heads:
@@ -280,7 +280,7 @@ def _task(recipe: Recipe, book: Catalog, faults: list[Fault]) -> Task | None:
         own_columns(made, book.fields)
     except Exception as error:  # a task may raise anything
         plain = isinstance(error, (ValueError, ColumnError))
-        said = str(error) if plain else f"{type(error).__name__}: {error}"
+        said = text_of(error) if plain else worded(error)
         _fault(recipe, faults, ("task",), said if plain else f"the task {bound.component.name!r} is none: {said}")
         return None
     return made
