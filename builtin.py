@@ -8,13 +8,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from . import aggregators, algorithms, estimators, tasks
+from . import aggregators, algorithms, estimators, tasks, trackers
 from .batch import ONE_RANK, Ranks
 from .diagnostics.interrogable import Interrogable
 from .pipeline import Recipe, build, load_recipe
 from .registry import Catalog, Column, LossaryError, PluginWarning, Selection
 
-BUILTIN = (algorithms, estimators, aggregators, tasks)
+BUILTIN = (algorithms, estimators, aggregators, tasks, trackers)
 
 
 class RecipeWarning(UserWarning):

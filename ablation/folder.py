@@ -141,7 +141,9 @@ class AblationFolder:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             file.seek(0)
-            raise LossaryError(f"{self.path} is being worked on by process {file.read().strip() or 'unknown'}.") from error
+            who = file.read().strip() or "unknown"
+            file.close()
+            raise LossaryError(f"{self.path} is being worked on by process {who}.") from error
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
         file.flush()

@@ -6,8 +6,9 @@ from fnmatch import fnmatchcase
 _SPREAD = ("mean", "max", "min")
 
 KNOWN = (
-    "step", "reward", "response_length/mean", "eval/accuracy", "groups/zero_variance", "groups/zero_variance/*", "rollout/age",
-    *(f"time/{x}" for x in ("rollout", "estimate", "update", "cpu_seconds", "wall_seconds")),
+    "step", "reward", *(f"response_length/{x}" for x in (*_SPREAD, "clip_ratio")), "response/tool_tokens", "eval/accuracy", "groups/zero_variance", "groups/zero_variance/*", "rollout/age",
+    *(f"time/{x}" for x in ("rollout", "estimate", "update", "step", "tokens_per_second", "cpu_seconds", "wall_seconds")),
+    "perf/padding_share", "perf/total_num_tokens", "training/rollout_version", "rank_tokens/*", "skipped_steps", "skipped_because",
     *(f"{role}/{x}" for role in ("actor", "critic") for x in ("loss", "grad_norm", "*_loss", "*_coef")),
     *(f"actor/{x}" for x in (
         "pg_loss", "kl_loss", "entropy_loss", "entropy", "pg_clipfrac", "pg_clipfrac_lower", "pg_clipfrac_inverse", "ppo_kl", "ppo_kl_abs",

@@ -37,7 +37,7 @@ KEYS: dict[str, tuple[str, tuple[Key, ...]]] = {
     "filter": ("filter", ()),
     "coefficient": ("coef of a term", ()),
     "task": ("task", ()),
-    "tracker": ("", ()),
+    "tracker": ("trackers", ()),
 }
 """For each kind its section and the keys that the section has of its own."""
 

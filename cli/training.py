@@ -29,6 +29,7 @@ ROWS = (
     ("gradient norm", "actor/grad_norm"), ("response length", "response_length/mean"), ("reward", "reward"), ("held-out accuracy", "eval/accuracy"),
 )  # fmt: skip
 LAST = 5
+WASTE = 0.3
 MOST = 6
 """Metrics of somebody's own components that still fit below the others."""
 
@@ -102,6 +103,15 @@ def summary(lines: list[dict[str, Any]], run: Path, cpu_seconds: float) -> dict[
     }
 
 
+def padding(lines: list[dict[str, Any]]) -> str:
+    """Return a sentence where more than ``WASTE`` of what the model read was padding, in the mean of the steps; else nothing."""
+    shares = [line["perf/padding_share"] for line in lines if "perf/padding_share" in line]
+    mean = sum(shares) / len(shares) if shares else 0.0
+    if mean <= WASTE:
+        return ""
+    return f"{mean:.0%} of what the model read was padding: prompts or responses differ much in length.".replace("%", " %", 1)
+
+
 class _Live:
     """Progress on a terminal; one line per evaluation elsewhere."""
 
@@ -166,6 +176,8 @@ def _report(console: Console, lines: list[dict[str, Any]], told: Mapping[str, An
         beside = f", and {len(own) - MOST} more" if len(own) > MOST else ""
         table.caption, table.caption_justify = f"below the line: reported by your components{beside}", "left"
     console.print(table)
+    if wasted := padding(lines):
+        console.print(f"[yellow]note[/] {wasted}", highlight=False, soft_wrap=True)
     rewards = min(LAST, sum("reward" in line for line in lines))
     mean = f"; the last reward is the mean of {rewards} steps" if rewards > 1 else ""
     done = f"{told['steps']} steps, {told['cpu_seconds']} CPU-seconds{mean}."

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
-from ..registry import Component, Measured, Totals
+from ..registry import Component, Measured, Totals, text_of
 from .case import Case
 from .check import Rule
 from .structural import runs
@@ -42,18 +42,18 @@ def _emptied(x: Any) -> Any:
 
 def _never_waits(subject: Subject, case: Case) -> None:
     error = _tried(subject, case)
-    if error is not None and not _ELSEWHERE.search(str(error)):
+    if error is not None and not _ELSEWHERE.search(text_of(error)):
         raise Off("operations whose shapes and branches follow from shapes alone", f"one that reads values: {_first(error)}") from error
 
 
 def _any_device(subject: Subject, case: Case) -> None:
     error = _tried(subject, case)
-    if error is not None and _ELSEWHERE.search(str(error)):
+    if error is not None and _ELSEWHERE.search(text_of(error)):
         raise Off("new tensors on the device of the columns", f"one on another: {_first(error)}") from error
 
 
 def _first(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return (text_of(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _compiles(subject: Subject, case: Case) -> None:
@@ -67,7 +67,7 @@ def _compiles(subject: Subject, case: Case) -> None:
     try:
         out = torch.compile(lambda *values: function(*values, **subject.settings), fullgraph=True, backend=eager)(*traced.values)
     except Exception as error:
-        said = str(error).strip().splitlines()
+        said = text_of(error).strip().splitlines()
         raise Off("one graph without a break", said[0] if said else type(error).__name__) from error
     finally:
         torch._dynamo.reset()

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..batch import ONE_RANK, Batch, Ranks, Sequences
 from ..pipeline import Bound
 from ..pipeline.bound import View
-from ..registry import Column, ColumnError, Component, Level, LossaryError, Measured, Totals, Vocabulary
+from ..registry import Column, ColumnError, Component, Level, LossaryError, Measured, Totals, Vocabulary, text_of, worded
 from .case import Case, Seeded, drawn
 
 LOSSES = ("policy_loss", "value_loss", "auxiliary_loss", "kl")
@@ -165,7 +165,7 @@ class Subject:
         try:
             out = self.bound.call(list(inputs.values))
         except Exception as error:  # a component may raise anything
-            said = str(error) if isinstance(error, LossaryError) else f"{type(error).__name__}: {error}"
+            said = text_of(error) if isinstance(error, LossaryError) else worded(error)
             raise Ill("a result", f"an error: {said.strip()}") from error
         return self.apart(out, inputs)
 

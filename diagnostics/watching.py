@@ -10,6 +10,7 @@ import torch
 
 from ..batch import Batch
 from ..pipeline import Plan
+from ..registry import LossaryError
 from .finding import Inspection
 from .inspecting import inspect
 from .rules import warned
@@ -56,11 +57,19 @@ class Watch:
 
     def keep_until(self, step: int) -> None:
         """Drop what was said of steps that a resumed run takes again."""
-        if self.path.exists():
-            aside = self.path.with_suffix(".partial")
-            kept = [t for t in self.path.read_text("utf-8").splitlines() if t.endswith("}") and json.loads(t)["step"] <= step]
-            aside.write_text("".join(f"{t}\n" for t in kept), "utf-8")
-            os.replace(aside, self.path)
+        if not self.path.exists():
+            return
+        texts, kept = self.path.read_text("utf-8").splitlines(), []
+        for i, text in enumerate(texts):
+            try:
+                if json.loads(text)["step"] <= step:
+                    kept.append(text)
+            except (ValueError, TypeError, KeyError) as error:
+                if i < len(texts) - 1:  # only the last line can have been cut off by a kill
+                    raise LossaryError(f"{self.path}:{i + 1}: no line of warnings: {text[:40]!r}") from error
+        aside = self.path.with_suffix(".partial")
+        aside.write_text("".join(f"{t}\n" for t in kept), "utf-8")
+        os.replace(aside, self.path)
 
 
 @torch.no_grad()

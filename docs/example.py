@@ -32,6 +32,8 @@ def recipe_of(c: Component) -> str:
         return _yaml({"advantage": "gae", "policy_loss": "ppo-clip", "value_loss": slot})
     if kind == "task":
         return _yaml({"advantage": "grpo", **plain, "task": slot})
+    if kind == "tracker":
+        return _yaml({"advantage": "grpo", **plain, "trackers": slot})
     section = next((s for s in SECTIONS if s in (kind, f"{kind}s")), None)
     if section is None:
         return ""

@@ -1,7 +1,7 @@
 """From a recipe to a loss."""
 
 from .bound import Bound
-from .build import bind, build, survey
+from .build import bind, bind_each, build, survey
 from .document import Document, part_of, read_yaml, scalar, steps
 from .head import LossHead, Scores
 from .objective import LossOut, Objective
@@ -21,6 +21,7 @@ __all__ = [
     "Recipe",
     "Scores",
     "bind",
+    "bind_each",
     "build",
     "bundled_recipes",
     "load_recipe",

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch, Sequences
-from ..registry import ColumnError, Component, ComponentError, Level, LossaryError, Measured, Totals
+from ..registry import ColumnError, Component, ComponentError, Level, LossaryError, Measured, Totals, worded
 
 SPECIAL = ("sequences", "totals", "state", "step", "measured")
 """Names before ``*`` that are no columns."""
@@ -105,7 +105,7 @@ class Bound:
         except (Exception, SystemExit) as error:  # a component may raise anything; the night is shorter when it says whose it was
             if isinstance(error, LossaryError) or type(error).__module__.partition(".")[0] == "torch":
                 raise  # torch steers by exceptions of its own (out of memory, recomputation, tracing), which hosts wait for
-            raise ComponentError(f"{self.who} failed{_where(error, function)}: {type(error).__name__}: {error}") from error
+            raise ComponentError(f"{self.who} failed{_where(error, function)}: {worded(error)}") from error
 
     def parts(self, view: View) -> tuple[Any, Mapping[str, Any], Mapping[str, Any] | None]:
         """Run it and return ``(result, report, new state)``, whichever of them it gives."""

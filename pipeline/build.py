@@ -13,6 +13,7 @@ from ..registry import (
     Rule,
     SignatureError,
     UnknownName,
+    clipped,
     faults_of,
     listing,
     nearest,
@@ -55,6 +56,15 @@ def bind(recipe: Recipe, catalog: Catalog, kind: str, section: str, faults: list
     bound = builder.slot(kind, (section,), recipe.values.get(section), {})
     faults += builder.faults
     return bound
+
+
+def bind_each(recipe: Recipe, catalog: Catalog, kind: str, section: str, faults: list[Fault]) -> list[Bound]:
+    """Resolve a section that names one component or a list of them; otherwise as ``bind``."""
+    builder = _Builder(recipe, catalog)
+    builder.faults = []
+    found = [builder.slot(kind, path, raw, {}) for path, raw in builder._listed(section)]
+    faults += builder.faults
+    return [bound for bound in found if bound is not None]
 
 
 class _Builder:
@@ -359,10 +369,10 @@ class _Builder:
         if isinstance(raw, str) and "_" in raw:
             value = float("nan")
         if value != value or value in (float("inf"), float("-inf")):
-            self.fault(path, f"{str(raw).lower() if isinstance(raw, bool) else repr(raw)} is not a number")
+            self.fault(path, f"{str(raw).lower() if isinstance(raw, bool) else clipped(repr(raw))} is not a number")
             return None
         return Coefficient(key, value)
 
 
 def _null(raw: Any) -> str:
-    return "; it is null" if raw is None else f"; it is {raw!r}"
+    return "; it is null" if raw is None else f"; it is {clipped(repr(raw))}"

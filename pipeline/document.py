@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 from yaml.reader import ReaderError
 
-from ..registry import Fault, Place
+from ..registry import Fault, Place, clipped
 
 _YAML = "tag:yaml.org,2002:"
 _PLAIN_TAGS = (f"{_YAML}map", f"{_YAML}seq")
@@ -248,4 +248,4 @@ def said(value: Any) -> str:
         return "a mapping"
     if isinstance(value, Sequence) and not isinstance(value, str):
         return "a list"
-    return "nothing" if value is None else f"{value!r}"
+    return "nothing" if value is None else clipped(repr(value))

@@ -5,7 +5,7 @@ from contextlib import suppress
 from functools import cached_property
 from typing import Any
 
-from ..registry import KINDS, Catalog, Component, LossaryError, listing, nearest
+from ..registry import KINDS, Catalog, Component, LossaryError, clipped, listing, nearest
 from ..registry.renamed import here_called
 
 SECTIONS = (
@@ -15,10 +15,11 @@ SECTIONS = (
 """What the pipeline itself reads."""
 TRAINING = {
     "task": ("use",),
-    "model": ("d_model", "layers", "heads", "tied", "dtype"),
+    "trackers": ("use",),
+    "model": ("d_model", "layers", "heads", "tied", "dtype", "path", "gguf", "wheel", "chat", "template", "train_embeddings"),
     "critic": ("trunk", "detach"),
     "warm_up": ("steps", "batch", "lr", "ramp"),
-    "rollout": ("prompts", "samples_per_prompt", "temperature", "backend"),
+    "rollout": ("prompts", "samples_per_prompt", "temperature", "top_k", "top_p", "backend", "staleness", "bypass"),
     "train": (
         "steps", "epochs", "minibatches", "max_tokens", "lr", "critic_lr", "weight_decay", "betas", "grad_clip", "seed", "threads", "checkpoint_every",
         "freeze_actor", "freeze_critic", "parallel", "max_skipped",
@@ -28,7 +29,9 @@ TRAINING = {
 }  # fmt: skip
 """What it leaves to a trainer, and the keys that the bundled one reads there (a test compares them)."""
 ALL = (*SECTIONS, *TRAINING)
-KIND_OF = {"entropy": "auxiliary_loss", "auxiliary": "auxiliary_loss"} | {s: s for s in (*SECTIONS, "task") if s in KINDS}
+KIND_OF = {"entropy": "auxiliary_loss", "auxiliary": "auxiliary_loss", "trackers": "tracker"} | {
+    s: s for s in (*SECTIONS, "task") if s in KINDS
+}
 """The kind of component that a section names."""
 TERMS = ("policy_loss", "kl", "entropy", "value_loss", "auxiliary")
 OWN = {"coef": TERMS, "aggregation": TERMS, "apply": ("kl",), "denominator": ("correction",), "decide": ("correction",)}
@@ -42,7 +45,7 @@ def a(kind: str) -> str:
 
 def section_of_kind(kind: str) -> str:
     """Return the section under which components of a kind are named."""
-    return {"auxiliary_loss": "auxiliary", "coefficient": "coef"}.get(kind, kind)
+    return {"auxiliary_loss": "auxiliary", "coefficient": "coef", "tracker": "trackers"}.get(kind, kind)
 
 
 def no_training_key(message: str, key: str, section: str) -> str:
@@ -62,7 +65,7 @@ class Hints:
         """Say that there is no section of this name, and where it may have been meant to stand."""
         if key == "base":
             return "a base is named in the recipe itself; it cannot be set from outside."
-        told = f"there is no section {key!r}."
+        told = f"there is no section {clipped(key)!r}."
         if _plain(key) in ALL:
             return told + nearest(key, ALL)
         if homes := self._homes(_plain(key), "", ""):

@@ -25,7 +25,8 @@ def on_its_base(document: Document, folder: Path, read: Read, seen: tuple[str, .
         own.faults.append(Fault("base", place, f"expected the name of a recipe or a file beside this one; it is {said(name)}"))
         return own
     file = name.endswith((".yaml", ".yml"))
-    if file and (PurePath(name).is_absolute() or ".." in PurePath(name).parts):
+    leaves = file and (PurePath(name).is_absolute() or ".." in PurePath(name).parts or not _inside(folder, name))
+    if leaves:
         own.faults.append(Fault("base", place, f"{name!r} leaves the recipe's folder; a base stands beside its recipe or below it"))
         return own
     where = str((folder / name).resolve()) if file else name
@@ -48,6 +49,14 @@ def on_its_base(document: Document, folder: Path, read: Read, seen: tuple[str, .
     if file and isinstance(plugins := below.values.get("plugins"), list):
         below.values["plugins"] = [_moved(p, home, folder) for p in plugins]
     return _merged(below, own)
+
+
+def _inside(folder: Path, name: str) -> bool:
+    """Say whether a file lies in a folder, with every link followed."""
+    try:
+        return (folder / name).resolve().is_relative_to(folder.resolve())
+    except (OSError, ValueError, RuntimeError):  # a name that no file may bear, or links in a circle: reading it will say which
+        return True
 
 
 def _moved(plugin: Any, home: Path, folder: Path) -> Any:

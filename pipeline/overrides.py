@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ..registry import Fault, Place
+from ..registry import Fault, Place, clipped
 from .document import Document, Path_, from_values, read_value, said
 
 PREFIX = "LOSSARY_SET__"
@@ -12,7 +12,7 @@ PREFIX = "LOSSARY_SET__"
 def override(document: Document, assignment: str) -> None:
     """Apply ``a.b=value``: only what the path names is changed, and null takes a whole section out."""
     path, equals, text = assignment.partition("=")
-    place = Place(f"override {assignment!r}", origin="override")
+    place = Place(f"override {clipped(assignment)!r}", origin="override")
     if not equals or "\n" in assignment or not all(part.strip() for part in path.split(".")):
         document.faults.append(Fault("", place, "an override reads a.b=value"))
         return
@@ -94,7 +94,7 @@ def _put(document: Document, parts: Iterable[str], places: list[Place], value: A
         if there is None:
             document.places[path] = place
             there = {}
-        elif isinstance(there, str) or callable(there):
+        elif (isinstance(there, str) or callable(there)) and key != "use":
             document.places.setdefault((*path, "use"), document.place(path))
             there = {"use": there}
         elif not isinstance(there, (dict, list)):

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from importlib.resources import files
 from os import environ
-from os.path import isdir, isfile  # unlike those of Path they are content with any text
+from os.path import exists, isdir, isfile  # unlike those of Path they are content with any text
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +142,8 @@ def _read(said: str, more: Mapping[str, list[tuple[str, str]]]) -> tuple[Documen
     path = Path(said)
     if isdir(path) and not {said, said.rpartition("/")[2]} & {*bundled_recipes(), *more}:
         raise RecipeError([Fault("", Place(said), f"is a folder.{nearest(said, [str(p) for p in path.glob('*.y*ml')])}")])
+    if exists(path) and not isfile(path) and not isdir(path):
+        raise RecipeError([Fault("", Place(said), "is no ordinary file but a pipe or a device; write the recipe into a file.")])
     if path.suffix in {".yaml", ".yml"} or isfile(path):
         if not isfile(path):
             beside = [p.name for p in path.parent.glob("*.y*ml")] if isdir(path.parent) else []

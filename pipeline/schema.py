@@ -13,10 +13,8 @@ from .hinting import KIND_OF, SECTIONS, TERMS, section_of_kind
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Schema = dict[str, Any]
-MANY = ("reward", "filter", "advantage", "correction", "kl", "auxiliary")
+MANY = ("reward", "filter", "advantage", "correction", "kl", "auxiliary", "trackers")
 """Sections that may be a list."""
-_NAMED = tuple(kind for kind in KINDS if kind != "tracker")
-"""Kinds that a recipe names."""
 _NEEDS_COEF = ("kl", "auxiliary_loss")
 _DOORS = [{"type": "string", "pattern": r"^[\w.]+:\w+$"}, {"type": "string", "pattern": r"^[^/\s]+/[^/\s]+$"}]
 """An import path, or a vendor's name; what they take is known to nobody before they are looked up."""
@@ -44,7 +42,7 @@ def recipe_schema(catalog: Catalog, training: Mapping[str, type[BaseModel]]) -> 
         "compile": {"type": "boolean", "default": False, "description": _ABOUT["compile"]},
         **{key: {"enum": [*allowed, None], "description": _ABOUT[key]} for key, allowed in CHOICES.items()},
     }
-    for section in (*SECTIONS, "task"):
+    for section in (*SECTIONS, "task", "trackers"):
         if section not in properties:
             properties[section] = book.section(section)
     properties |= {section: _model(model) for section, model in training.items()}
@@ -102,7 +100,7 @@ def _references(schema: Any) -> Iterable[str]:
 class _Book:
     """The definitions of every kind and component."""
 
-    def __init__(self, catalog: Catalog, kinds: Iterable[str] = _NAMED) -> None:
+    def __init__(self, catalog: Catalog, kinds: Iterable[str] = tuple(KINDS)) -> None:
         self.catalog = catalog
         self.definitions: Schema = {}
         for kind in kinds:

@@ -8,7 +8,7 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
-from .errors import PluginError
+from .errors import PluginError, text_of
 from .selection import alike
 
 __version__: str = sys.modules[__name__.partition(".")[0]].__version__  # an import would be an arrow up
@@ -46,7 +46,7 @@ def check_version(dist: Distribution | None, who: str) -> None:
         texts = (dist.requires if dist is not None else None) or []
         ours = [Requirement(t) for t in texts if alike(re.split(r"[\s\[(<>=!~;@]", t.strip(), maxsplit=1)[0]) == "lossary"]
     except Exception as error:  # metadata may be half deleted, and an old tool may have written it
-        raise PluginError(f"{who} does not say in a readable way what it requires: {error}") from error
+        raise PluginError(f"{who} does not say in a readable way what it requires: {text_of(error)}") from error
     for needed in ours:
         if needed.marker is not None and not needed.marker.evaluate({"extra": ""}):
             continue

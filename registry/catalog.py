@@ -13,13 +13,14 @@ import pluggy
 
 from .api import API, api_of, check_api, check_version, newer_in
 from .component import Component, check_columns, component_of, describe
-from .errors import PluginError, PluginWarning, SignatureError, UnknownName, listing, nearest
+from .errors import PluginError, PluginWarning, SignatureError, UnknownName, clipped, listing, nearest
 from .fields import Column, Vocabulary
 from .fingerprint import fingerprint
+from .isolation import isolated
 from .kinds import KINDS
 from .modules import belongs, distribution_of, findable, imported, load, said, traced, unlisted
-from .offers import Offers, offers, quiet
-from .selection import GROUP, Failure, Plugin, Selection, Skipped, alike, brought_by, installed, names_of
+from .offers import Offers, offers
+from .selection import GROUP, Failure, Plugin, Selection, Skipped, alike, brought_by, check_vendor, installed, misspelt, names_of
 
 SCRIPT = "this script"
 
@@ -77,6 +78,7 @@ class Catalog:
             else:
                 self._enter(entry)
         if discover:
+            self.notes += misspelt()
             self._missing()
         self._forget(tell=discover)
         if self.failures and self.selection.strict:
@@ -87,10 +89,11 @@ class Catalog:
         brought = brought_by(entry)
         who = f"plugin {entry.name!r} ({brought})"
         try:
+            check_vendor(entry, who)
             check_version(entry.dist, who)
             if entry.pattern.match(entry.value) is None:
                 raise PluginError(f"{who}: its entry point {entry.value!r} is no module, as in my_package.losses.")
-            with quiet():
+            with isolated(who):
                 plugin = entry.load()
                 self._take(plugin, entry.name, brought, idle=False)
         except KeyboardInterrupt:
@@ -126,7 +129,9 @@ class Catalog:
                 self.notes.append(f"blocked: {c.kind.name}/{c.name} ({c.distribution}), by {blocked!r}")
             if tell and not hit and alike(blocked) not in known:
                 names = {f"{k}/{n}" for k, n in self._by} if "/" in blocked else known
-                self.notes.append(f"LOSSARY_BLOCK names {blocked!r}, which blocks nothing.{nearest(blocked, names)}")
+                bare = [f"{k}/{n}" for k, n in self._by if n == _hyphens(blocked)]
+                told = f" A component is blocked with its kind: {listing(bare)}." if bare else nearest(blocked, names)
+                self.notes.append(f"LOSSARY_BLOCK names {blocked!r}, which blocks nothing.{told}")
         kept = {key: [c for c in there if id(c.function) not in gone] for key, there in self._by.items()}
         self._by = {key: there for key, there in kept.items() if there}
 
@@ -160,11 +165,13 @@ class Catalog:
         known = "" if name.endswith(".py") else distribution_of(name)
         brought = known if known and not known.startswith("module ") else f"plugin {name}"
         try:
-            with quiet():
+            with isolated(f"plugin {name!r}"):
                 new._take(module, name, brought, scan=True, idle=False)
-        except PluginError:
+        except KeyboardInterrupt:
             raise
-        except (Exception, SystemExit) as error:  # a stranger's hook may raise anything
+        except BaseException as error:  # a stranger's hook may raise anything
+            if type(error) is PluginError:
+                raise
             raise PluginError(f"plugin {name!r} cannot be taken in: {said(error)}") from error
         new._forget(tell=False)
         return new
@@ -216,7 +223,8 @@ class Catalog:
             self.notes = before.notes
             raise
         self.notes += [note] if note else []
-        if all(heard.plugin is not plugin for heard in self._listeners):
+        hears = offered.manager.hook.lossary_event.get_hookimpls()
+        if hears and all(heard.plugin is not plugin for heard in self._listeners):
             self._listeners.append(_Listener(plugin, name, offered.manager))
         names = tuple(dict.fromkeys(f"{c.kind.name}/{c.name}" for c in made))
         self.plugins.append(Plugin(name, brought, names, tuple(c.name for c in offered.columns), tuple(offered.recipes)))
@@ -283,7 +291,7 @@ class Catalog:
         if found:
             ways = listing(f"{_vendor(c)}/{bare}" for c in found)
             raise UnknownName(f"The {kind} {name!r} comes from {listing(c.distribution for c in found)}. Say which: {ways}.")
-        raise UnknownName(f"No {kind} is called {name!r}.{self._whereabouts(kind, vendor, bare)}")
+        raise UnknownName(f"No {kind} is called {clipped(name)!r}.{self._whereabouts(kind, vendor, bare)}")
 
     def _whereabouts(self, kind: str, vendor: str, bare: str) -> str:
         """Say where a name that was not found stands instead, what is nearest to it, and which plugins failed."""
@@ -357,8 +365,11 @@ class Catalog:
             if heard.broken:
                 continue
             try:
-                heard.manager.hook.lossary_event(event=MappingProxyType(dict(event)))
-            except (Exception, SystemExit) as error:  # a run of days does not end because a stranger's log is full
+                with isolated(f"plugin {heard.name!r}: lossary_event"):
+                    heard.manager.hook.lossary_event(event=MappingProxyType(dict(event)))
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a run of days does not end because a stranger's log is full
                 heard.broken = True
                 warnings.warn(
                     f"plugin {heard.name!r}: lossary_event failed and is called no more: {said(error)}", PluginWarning, stacklevel=2

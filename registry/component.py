@@ -10,9 +10,10 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints, overload
 from pydantic import BaseModel
 
 from .claims import checked_claims, checked_deviations
-from .errors import SignatureError, listing, nearest
+from .errors import SignatureError, listing, nearest, worded
 from .fields import FIELDS, Level
 from .kinds import KINDS, Kind
+from .naming import check_callable, checked_names
 from .params import params_model
 from .rules import Rule
 
@@ -165,6 +166,8 @@ class Decorator:
                 init,
                 deviates,
             )
+            if made.name == "<lambda>":
+                raise SignatureError(f"{made.place}: a lambda was decorated, which has no name; write a def, or say name=.")
             try:
                 setattr(function, MARK, made)
             except AttributeError as error:
@@ -207,7 +210,9 @@ def describe(
     called = str(name or getattr(function, "__name__", type(function).__name__)).replace("_", "-")
     place = _place(function)
     where = f"{place}: {kind.name} {called!r}"
-    _check_traits(where, name or "", aliases, scope)
+    named = checked_names(name, aliases, where)
+    _check_scope(where, scope)
+    check_callable(function, kind.name, where)
     hints, signature = _read(function, where)
     inputs, hyper = [], {}
     for p in signature.parameters.values():
@@ -225,7 +230,7 @@ def describe(
         params=params or params_model(called, hyper, hints, where),
         returns=_returns(hints.get("return"), kind, where),
         place=place,
-        aliases=tuple(a.replace("_", "-") for a in aliases),
+        aliases=named,
         paper=paper,
         scope=scope,
         suits=dict(suits or {}),
@@ -248,11 +253,7 @@ def describe(
     return made
 
 
-def _check_traits(where: str, name: str, aliases: tuple[str, ...], scope: str) -> None:
-    if isinstance(aliases, str):
-        raise SignatureError(f'{where}: aliases and claims are tuples of names; write ("name",) for a single one.')
-    if bad := [n for n in (name, *aliases) if set(n) & set("/:. ")]:
-        raise SignatureError(f"{where}: the name {bad[0]!r} holds a slash, a colon, a dot or a space, which mean something in a recipe.")
+def _check_scope(where: str, scope: str) -> None:
     if scope not in SCOPES:
         raise SignatureError(f"{where}: scope is {scope!r}; it must be one of {listing(SCOPES)}.{nearest(scope, SCOPES)}")
 
@@ -263,7 +264,7 @@ def _read(function: Callable[..., Any], where: str) -> tuple[dict[str, Any], ins
     try:
         return get_type_hints(target, include_extras=True), inspect.signature(function)
     except Exception as error:  # a quoted annotation may hold anything
-        raise SignatureError(f"{where}: the signature cannot be read: {error}.") from error
+        raise SignatureError(f"{where}: the signature cannot be read: {worded(error)}.") from error
 
 
 def _place(function: Callable[..., Any]) -> str:

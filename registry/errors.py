@@ -33,6 +33,26 @@ class ComponentError(LossaryError):
     """A component raised an error of its own, which is the cause of this one."""
 
 
+def clipped(text: str, most: int = 80) -> str:
+    """Return a text that somebody else wrote as it is repeated in a sentence: of a long one only how it begins."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
+def text_of(error: BaseException) -> str:
+    """Return an error's text; where there is none to be had, as of a stranger's class, say so."""
+    try:
+        return str(error)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as broken:
+        return f"(no text, for its __str__ raises {type(broken).__name__})"
+
+
+def worded(error: BaseException) -> str:
+    """Return an error's type and text."""
+    return f"{type(error).__name__}: {text_of(error)}"
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a value was written: a file with line and column counted from 1, or a text of one line (an override) with a character of it."""
@@ -58,7 +78,7 @@ class Fault:
     message: str
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.path}: {self.message}" if self.path else f"{self.place}: {self.message}"
+        return f"{self.place}: {clipped(self.path)}: {self.message}" if self.path else f"{self.place}: {self.message}"
 
 
 class RecipeError(LossaryError):

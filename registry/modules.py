@@ -5,18 +5,20 @@ import importlib.metadata
 import importlib.util
 import sys
 import traceback
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from hashlib import blake2b
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
 from types import FunctionType, ModuleType
+from typing import Any
 
 from .component import Component, component_of, describe
-from .errors import LossaryError, PluginError, UnknownName, nearest
+from .errors import LossaryError, PluginError, UnknownName, nearest, text_of, worded
 from .fingerprint import DIGEST
+from .isolation import isolated
 from .kinds import KINDS
-from .offers import quiet
 
 FILE = "lossary_plugin_"
 
@@ -24,13 +26,15 @@ FILE = "lossary_plugin_"
 def load(name: str, folder: Path) -> ModuleType:
     """Import a module, or run a ``.py`` file of ``folder``; what goes wrong is a ``PluginError`` with the line."""
     try:
-        with quiet():
+        with isolated(f"plugin {name!r}"):
             return _executed(name, folder) if name.endswith(".py") else _module(name)
-    except PluginError:
+    except KeyboardInterrupt:
         raise
-    except LossaryError as error:
-        raise PluginError(f"plugin {name!r}: {error}") from error
-    except (Exception, SystemExit) as error:  # a plugin's module may raise anything
+    except BaseException as error:  # a plugin's module may raise anything, also what is meant to end the process
+        if type(error) is PluginError:
+            raise
+        if isinstance(error, LossaryError):
+            raise PluginError(f"plugin {name!r}: {text_of(error)}") from error
         beside = f" There is a file {name}.py beside the recipe: write {name + '.py'!r}." if (folder / f"{name}.py").is_file() else ""
         raise PluginError(f"plugin {name!r} does not load: {said(error)}{beside}") from error
 
@@ -38,8 +42,8 @@ def load(name: str, folder: Path) -> ModuleType:
 def said(error: BaseException) -> str:
     """Return an error's type, text and line in one sentence; ours name the place themselves."""
     if isinstance(error, LossaryError):
-        return str(error)
-    return f"{type(error).__name__}: {error}{line_in(error)}"
+        return text_of(error)
+    return f"{worded(error)}{line_in(error)}"
 
 
 def _module(name: str) -> ModuleType:
@@ -64,6 +68,8 @@ def file_inside(folder: Path, name: str) -> Path:
         raise PluginError(
             f"plugin {name!r} lies outside the recipe's folder {home}; a recipe names code of its own folder or installed modules."
         )
+    if path.exists() and not path.is_file():
+        raise PluginError(f"plugin {name!r}: {folder / name} is no ordinary file.")
     if not path.is_file():
         beside = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
         raise PluginError(f"plugin {name!r}: there is no file {folder / name}.{nearest(path.name, beside)}")
@@ -88,22 +94,31 @@ def _executed(name: str, folder: Path) -> ModuleType:
     return module
 
 
-def imported(path: str, kind: str) -> Component:
-    """Return the component at ``package.module:function``: a decorated function, or one whose signature keeps to the kind's contract."""
+def function_at(path: str) -> Callable[..., Any]:
+    """Return the function at ``package.module:function``; a module of Python itself, or one that cannot be imported, raises ``UnknownName``."""
     name, _, attribute = path.partition(":")
     try:
         _check_importable(name)
-        with quiet():
+        with isolated(f"the module {name!r}"):
             module = importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
     except PluginError as error:
-        raise UnknownName(f"{path!r}: {error}") from error
-    except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+        raise UnknownName(f"{path!r}: {text_of(error)}") from error
+    except BaseException as error:  # a stranger's module may raise anything
         raise UnknownName(f"{path!r} cannot be imported: {said(error)}") from error
     if not hasattr(module, attribute):
         raise UnknownName(f"{path!r}: the module has no {attribute!r}.{nearest(attribute, vars(module))}")
     function = getattr(module, attribute)
     if not callable(function):
         raise UnknownName(f"{path!r} is no function but {type(function).__name__}.")
+    found: Callable[..., Any] = function
+    return found
+
+
+def imported(path: str, kind: str) -> Component:
+    """Return the component at ``package.module:function``: a decorated function, or one whose signature keeps to the kind's contract."""
+    function = function_at(path)
     made = component_of(function)
     if made is None:
         made = describe(function, KINDS[kind])
@@ -111,7 +126,7 @@ def imported(path: str, kind: str) -> Component:
             raise UnknownName(
                 f"{path!r} reads no column, so nothing but a decorator can say that it is a {kind}; write @{_decorator(kind)}."
             )
-    return replace(made, distribution=distribution_of(name))
+    return replace(made, distribution=distribution_of(path.partition(":")[0]))
 
 
 def _decorator(kind: str) -> str:

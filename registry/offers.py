@@ -1,9 +1,7 @@
 """What a plugin's hooks offer, read with distrust: whatever they return is checked before anything is taken."""
 
 import re
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -29,13 +27,6 @@ class Offers:
     columns: tuple[Column, ...]
     recipes: Mapping[str, str]
     manager: pluggy.PluginManager
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Send what a stranger's code prints to stderr: stdout is for what a machine may read."""
-    with redirect_stdout(sys.stderr):
-        yield
 
 
 def offers(plugin: object, name: str, brought: str, *, scan: bool = False, idle: bool = True) -> Offers:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, create_model, field_validator
 from pydantic.fields import FieldInfo
 
-from .errors import SignatureError, nearest
+from .errors import SignatureError, nearest, text_of
 from .renamed import here_called
 
 RESERVED = frozenset({"use", "coef", "aggregation", "apply", "denominator", "decide"})
@@ -60,7 +60,7 @@ def params_model(name: str, hyper: Mapping[str, inspect.Parameter], hints: Mappi
     try:
         made = create_model(f"{name.replace('-', '_')}_params", __base__=Strict, **fields)
     except Exception as error:  # pydantic raises its own and Python's errors for a type it cannot use
-        raise SignatureError(f"{where}: the hyperparameters cannot be checked: {error}") from error
+        raise SignatureError(f"{where}: the hyperparameters cannot be checked: {text_of(error)}") from error
     for key, message in faults_of(made, {}):
         if hyper[key.partition(".")[0]].default is not inspect.Parameter.empty:
             raise SignatureError(f"{where}: the default of {key!r} breaks its own rule: {message}.")

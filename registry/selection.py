@@ -4,10 +4,15 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
 from importlib.metadata import Distribution, EntryPoint, distributions
 from typing import Self
 
+from .errors import LossaryError, PluginError
+
 GROUP = "lossary"
+_OURS = "LOSSARY_"
+_NAMED = ("LOSSARY_BLOCK", "LOSSARY_PLUGINS", "LOSSARY_STRICT", "LOSSARY_NO_PLUGINS", "LOSSARY_RECIPES")
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ class Selection:
 
     @classmethod
     def of_environment(cls) -> Self:
-        """Read the four variables."""
+        """Read the four variables; a switch that is neither on nor off raises ``LossaryError``."""
         only = os.environ.get("LOSSARY_PLUGINS")
         return cls(
             block=frozenset(_split(os.environ.get("LOSSARY_BLOCK", ""))),
@@ -88,7 +93,22 @@ class Selection:
 
 
 def _on(variable: str) -> bool:
-    return os.environ.get(variable, "").strip().lower() not in ("", "0", "false", "no", "off")
+    said = os.environ.get(variable, "").strip().lower()
+    if said not in (*_OFF, *_ON):
+        raise LossaryError(f"{variable} is {said[:40]!r}; it is a switch, 1 or 0.")
+    return said in _ON
+
+
+_OFF = ("", "0", "false", "no", "off")
+_ON = ("1", "true", "yes", "on")
+
+
+def misspelt() -> list[str]:
+    """Return a note on each variable whose name is nearly one of ours: it does nothing."""
+    strange = sorted(v for v in os.environ if v.startswith(_OURS) and v not in _NAMED and not v.startswith("LOSSARY_SET"))
+    ends = [name.removeprefix(_OURS) for name in _NAMED]
+    close = {v: get_close_matches(v.removeprefix(_OURS), ends, n=1, cutoff=0.7) for v in strange}
+    return [f"the variable {v} does nothing. Did you mean {_OURS + near[0]!r}?" for v, near in close.items() if near]
 
 
 def _split(text: str) -> list[str]:
@@ -109,6 +129,12 @@ def brought_by(entry: EntryPoint) -> str:
     """Return ``name version`` of the distribution that an entry point belongs to."""
     name = _name(entry.dist)
     return f"{name} {_version(entry.dist)}" if name else "unknown"
+
+
+def check_vendor(entry: EntryPoint, who: str) -> None:
+    """Refuse a distribution of our own name: ``lossary/NAME`` in a recipe means what is built in."""
+    if alike(_name(entry.dist)) == GROUP:
+        raise PluginError(f"{who}: its distribution is called {GROUP!r}, which stands for the built-in components; rename it.")
 
 
 def _name(dist: Distribution | None) -> str:

@@ -1,18 +1,17 @@
 """Prompts from a file of JSON lines, scored by a reward function that is chosen by name."""
 
 import hashlib
-import importlib
 import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from annotated_types import Ge, Le
 
-from ..registry import nearest, task
+from ..registry import UnknownName, function_at, nearest, task
 from .task import Item, Task
 
 Reward = Callable[[str, str], float]
@@ -94,15 +93,10 @@ def _reward(name: str) -> Reward:
         return found
     if ":" not in name:
         raise ValueError(f"there is no reward {name!r}{nearest(name, REWARDS)}; a function of yours is named module:function")
-    module, _, attribute = name.partition(":")
     try:
-        made: Any = getattr(importlib.import_module(module), attribute)
-    except Exception as error:  # a stranger's module may raise anything
-        raise ValueError(f"the reward {name!r} cannot be imported: {type(error).__name__}: {error}") from error
-    if not callable(made):
-        raise ValueError(f"the reward {name!r} is no function")
-    reward: Reward = made
-    return reward
+        return function_at(name)
+    except UnknownName as error:
+        raise ValueError(f"the reward {error}") from error
 
 
 def _read(path: Path, prompt_key: str, answer_key: str, check: Reward | None) -> list[Item]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le
 
-from ..registry import nearest, task
+from ..registry import nearest, task, worded
 from .task import Item, Task
 
 _INTEGER = re.compile(r"-?\d+")
@@ -39,7 +39,7 @@ def reasoning_gym(
         asked, held = (gym.create_dataset(name, seed=s, size=SIZE, **params) for s in (seed + 1, 0))
         asked[0]
     except Exception as error:  # every generator has its own ways
-        raise ValueError(f"reasoning-gym's {name!r} does not take {dict(params)!r}: {type(error).__name__}: {error}") from error
+        raise ValueError(f"reasoning-gym's {name!r} does not take {dict(params)!r}: {worded(error)}") from error
     return _Generated(asked, held, answer, max_new_tokens, length_penalty)
 
 

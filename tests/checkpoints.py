@@ -1,4 +1,6 @@
-"""What a checkpoint holds, for tests to compare."""
+"""What a checkpoint holds and what a run left, for tests to compare."""
+
+import json
 
 import torch
 
@@ -17,3 +19,17 @@ def tensors_of(path):
     }
     saved.into(room, Group())
     return room
+
+
+def written(folder):
+    """The metrics file without what the clock says, and the final weights."""
+    lines = [json.loads(text) for text in folder.metrics.read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines], tensors_of(folder.checkpoint)
+
+
+def same(a, b):
+    (one, weights), (two, other) = written(a), written(b)
+    assert one == two
+    assert weights.keys() == other.keys()
+    assert all(torch.equal(weights[n], other[n]) for n in weights)
+    assert repr(Saved(a.checkpoint).plain["objective"]) == repr(Saved(b.checkpoint).plain["objective"])

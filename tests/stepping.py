@@ -38,7 +38,7 @@ class Catching(Trainer):
             log_prob, entropy = policy_scores(self.policy, inputs, batch, self.settings.rollout.temperature)
             outputs = {"log_prob": log_prob, "entropy": entropy}
             if self.critic is not None:
-                outputs["values"] = values_of(self.critic, inputs, batch)
+                outputs["values"] = values_of(self.critic, inputs, batch, self._trunk_of(inputs, batch))
         tokens = [self.chars.decode([i]) for i in batch["token_ids"].tolist()]
         self.shown(Caught(objective, self.settings.recipe, batch, outputs, tokens))
 

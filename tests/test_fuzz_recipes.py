@@ -62,7 +62,7 @@ def every_key_is_known(values):
                 if isinstance(slot.get("coef"), dict):
                     params = lossary.catalog().resolve("coefficient", slot["coef"]["use"]).params
                     assert set(slot["coef"]) - {"use"} <= set(params.model_fields)
-    for section in set(TRAINING) - {"task"} if "task" in values else ():
+    for section in set(TRAINING) - {"task", "trackers"} if "task" in values else ():
         assert set(values.get(section) or {}) <= set(TRAINING[section])
 
 

@@ -160,6 +160,6 @@ def test_sums_are_kept_in_float64_where_there_is_one():
     assert accumulator(torch.zeros(1, dtype=torch.bfloat16)) is torch.float64
 
     class Apple:
-        device = torch.device("mps")
+        is_mps = True
 
     assert accumulator(Apple()) is torch.float32

@@ -1,5 +1,7 @@
 """A recipe on a base: what it keeps, changes, replaces and takes out, and where each value comes from."""
 
+import os
+
 import pytest
 
 from lossary import RecipeError, compose, load_recipe
@@ -126,3 +128,27 @@ def test_what_is_wrong_with_a_base(text, expected, on, tmp_path):
 def test_a_base_cannot_be_set_from_outside():
     with pytest.raises(RecipeError, match="base: a base is named in the recipe itself"):
         compose("dapo", ["base=grpo"])
+
+
+def test_a_base_behind_a_link_out_of_the_folder_is_refused_as_a_plugin_is(tmp_path):
+    home = tmp_path / "home"
+    home.mkdir()
+    (tmp_path / "outside.yaml").write_text("policy_loss: ppo-clip\n")
+    (home / "link.yaml").symlink_to(tmp_path / "outside.yaml")
+    (home / "linked").symlink_to(tmp_path)
+    (home / "within.yaml").write_text("policy_loss: ppo-clip\n")
+    (home / "near.yaml").symlink_to(home / "within.yaml")
+    for name in ("link.yaml", "linked/outside.yaml"):
+        (home / "r.yaml").write_text(f"base: {name}\n")
+        with pytest.raises(RecipeError, match=f"'{name}' leaves the recipe's folder"):
+            compose(home / "r.yaml")
+    (home / "r.yaml").write_text("base: near.yaml\n")
+    assert compose(home / "r.yaml").plan.terms[0].bound.component.name == "ppo-clip"
+
+
+@pytest.mark.parametrize("suffix", ["", ".yaml"])
+def test_a_recipe_is_read_from_a_file_and_from_nothing_else(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"pipe{suffix}")
+    for said in (tmp_path / f"pipe{suffix}", "/dev/null"):
+        with pytest.raises(RecipeError, match="is no ordinary file but a pipe or a device"):
+            compose(said)

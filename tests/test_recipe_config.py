@@ -8,6 +8,7 @@ from lossary import RecipeError, compose, load_recipe
 from lossary.pipeline.hinting import TRAINING
 from lossary.trainer.settings import (
     CriticSettings,
+    DiagnoseSettings,
     EvaluateSettings,
     ModelSettings,
     RolloutSettings,
@@ -106,8 +107,9 @@ def test_the_hints_know_the_keys_of_the_trainer():
         "rollout": RolloutSettings,
         "train": TrainSettings,
         "evaluate": EvaluateSettings,
+        "diagnose": DiagnoseSettings,
     }
-    assert {name: set(keys) for name, keys in TRAINING.items() if name != "task"} == {
+    assert {name: set(keys) for name, keys in TRAINING.items() if name not in ("task", "trackers")} == {
         name: set(m.model_fields) for name, m in fields.items()
     }
 

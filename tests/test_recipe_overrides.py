@@ -250,3 +250,28 @@ def test_every_value_of_a_bundled_recipe_may_be_said_in_the_environment(name):
         for k, v in recipe.values.items()
     }
     assert load_recipe({}, environment=variables).values == recipe.values
+
+
+def test_what_is_set_below_a_components_name_is_told_at_the_one_who_set_it(tmp_path):
+    said = faults(BASE.replace("[{use: k3, coef: 0.1}]", "{use: k3, coef: 0.1}"), tmp_path, environment={"LOSSARY_SET__KL__USE__X": "3"})
+    assert said == ["$LOSSARY_SET__KL__USE__X: kl.use.x: kl.use is 'k3' and has no parts"]
+
+
+@pytest.mark.parametrize(
+    "text", ["a" * 3000 + "=1", "kl.0.coef=" + "a" * 3000, "kl.0.use=" + "a" * 3000, "kl.0.use=[" + "a, " * 3000 + "a]"]
+)
+def test_what_is_long_is_not_repeated_at_length(tmp_path, text):
+    (said,) = faults(BASE, tmp_path, [text])
+    assert len(said) < 700
+    assert "aaa..." in said or "a, ..." in said or "'a'..." in said or "'..." in said
+
+
+def test_a_value_that_aliases_multiplied_is_not_repeated_at_length(tmp_path):
+    nine = "[" + ", ".join(["x"] * 9) + "]"
+    lines = [
+        f"advantage: &a {nine}",
+        *(f"{key}: &{key[0]}x [{', '.join([f'*{below}'] * 9)}]" for key, below in (("kl", "a"), ("filter", "kx"), ("policy_loss", "fx"))),
+    ]
+    said = faults("\n".join(lines) + "\n", tmp_path)
+    assert said
+    assert max(map(len, said)) < 700

@@ -1,5 +1,6 @@
 """What decorators refuse, by name and place."""
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -157,7 +158,7 @@ def test_annotations_that_cannot_be_read_are_refused_by_name():
 
 def test_a_callable_without_a_signature_is_refused():
     with pytest.raises(SignatureError, match="signature cannot be read"):
-        describe(dict, KINDS["policy_loss"])
+        describe(max, KINDS["policy_loss"])
 
 
 def test_params_is_the_way_to_rules_across_fields_and_must_agree_with_the_signature():
@@ -218,3 +219,77 @@ def test_a_rule_that_cannot_be_kept_is_refused(trait, rules, said):
     def f(log_prob, *, tau: float = 1.0, too: float = 2.0) -> PerToken: ...
 
     assert said in refused(policy_loss, f, **{trait: rules})
+
+
+@pytest.mark.parametrize(
+    ("traits", "said"),
+    [
+        ({"aliases": ("a b", 3)}, "the alias 'a b' holds a slash, a colon, a dot or a space"),
+        ({"aliases": ("ab", 3)}, "the alias 3 is no text; write it in quotation marks"),
+        ({"aliases": (None,)}, "the alias None is no text"),
+        ({"aliases": 3}, "aliases and claims are tuples of names"),
+        ({"aliases": ("",)}, "the alias '' is empty"),
+        ({"name": ""}, "the name '' is empty"),
+        ({"name": 3}, "the name 3 is no text"),
+        ({"aliases": ("null",)}, "the alias 'null' is a value in YAML, so no recipe could say it"),
+        ({"aliases": ("True",)}, "the alias 'True' is a value in YAML"),
+        ({"aliases": ("1e5",)}, "the alias '1e5' is a value in YAML"),
+        ({"name": "0x1f"}, "the name '0x1f' is a value in YAML"),
+        ({"aliases": ("a\nb",)}, r"the alias 'a\nb' holds more than letters, digits, '-', '_' and '+'"),
+        ({"aliases": ("p\x1b[31m",)}, r"the alias 'p\x1b[31m' holds more than letters"),
+        ({"aliases": ("p\u200bq",)}, r"the alias 'p\u200bq' holds more than letters"),
+        ({"aliases": ("{use",)}, "the alias '{use' holds more than letters"),
+    ],
+)
+def test_a_name_that_no_recipe_could_say_is_refused(traits, said):
+    def mine(log_prob): ...
+
+    text = refused(policy_loss, mine, **traits)
+    assert said in text
+    assert text.startswith(f"{HERE}:{mine.__code__.co_firstlineno}: policy_loss ")
+
+
+def test_a_name_of_letters_and_digits_of_any_script_may_have_a_plus():
+    @policy_loss(name="Überläufer++", aliases=("zwei2", "k3_x"))
+    def mine(log_prob): ...
+
+    assert component_of(mine).name == "Überläufer++"
+    assert component_of(mine).aliases[1] == "k3-x"
+
+
+class Called:
+    async def __call__(self, log_prob): ...
+
+
+def test_what_gives_no_result_when_it_is_called_is_refused():
+    async def later(log_prob): ...
+
+    def piecewise(log_prob):
+        yield log_prob
+
+    async def both(log_prob):
+        yield log_prob
+
+    class Made:
+        def __init__(self, log_prob): ...
+
+    assert "policy_loss 'later' is an async function" in refused(policy_loss, later)
+    assert "policy_loss 'piecewise' is a generator function, for it has a `yield`" in refused(policy_loss, piecewise)
+    assert "is a generator function" in refused(policy_loss, both)
+    for use in (later, partial(later), Called()):
+        with pytest.raises(SignatureError, match="is an async function"):
+            Catalog().resolve("policy_loss", use)
+    with pytest.raises(SignatureError, match="policy_loss 'Made' is a class"):
+        policy_loss(Made)
+
+
+def test_a_class_may_make_a_task():
+    class Sums:
+        def __init__(self, *, terms: int = 2): ...
+
+    assert component_of(task(name="sums")(Sums)).function is Sums
+
+
+def test_a_lambda_has_no_name_of_its_own():
+    assert "a lambda was decorated, which has no name; write a def, or say name=." in refused(policy_loss, lambda log_prob: log_prob)
+    assert component_of(policy_loss(name="short")(lambda log_prob: log_prob)).name == "short"

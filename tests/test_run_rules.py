@@ -6,7 +6,7 @@ import math
 import pytest
 from test_trainer import GRPO
 
-from lossary import load_recipe
+from lossary import LossaryError, load_recipe
 from lossary.diagnostics import RULES, warned
 from lossary.diagnostics.watching import Watch, health
 from lossary.trainer.loop import Trainer, train
@@ -165,3 +165,14 @@ def test_health_counts_groups_by_hand():
         "groups/zero_variance": pytest.approx(2 / 3), "groups/zero_variance/prompt_4-7": 0.5, "groups/zero_variance/prompt_8-15": 1.0,
         "rollout/age": 4.0,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("torn", ['{"step": 2, "warning": "x", "evidence": {"a": 1}', '{"step": 2', ""])
+def test_a_warning_that_was_cut_off_by_a_kill_is_dropped_and_a_damaged_one_is_an_error(torn, tmp_path):
+    watch = Watch(None, 1, tmp_path, print)
+    watch.path.write_text('{"step": 1, "warning": "x"}\n' + torn)
+    watch.keep_until(5)
+    assert watch.path.read_text() == '{"step": 1, "warning": "x"}\n'
+    watch.path.write_text('{"step": 1, "war\n{"step": 2}\n')
+    with pytest.raises(LossaryError, match=r"warnings\.jsonl:1: no line of warnings"):
+        watch.keep_until(5)

@@ -51,7 +51,7 @@ def test_every_bundled_recipe_is_right(name, whole):
     assert complaints(whole, values(bundled_recipes()[name])) == []
 
 
-@pytest.mark.parametrize("c", [c for c in OURS if c.kind.name != "tracker"], ids=lambda c: f"{c.kind.name}-{c.name}")
+@pytest.mark.parametrize("c", OURS, ids=lambda c: f"{c.kind.name}-{c.name}")
 def test_the_recipe_of_every_component_is_right_and_a_misspelt_key_of_it_is_not(c, whole):
     recipe = values(recipe_of(c))
     assert complaints(whole, recipe) == []

@@ -62,3 +62,10 @@ def test_a_generator_holds_out_what_it_never_trains_on():
     assert [task.reward(i, f"It is {i.answer}.") for i in held] == [1.0] * len(held)
     with pytest.raises(ValueError, match="Did you mean 'chain_sum'"):
         reasoning_gym(name="chain_sums")
+
+
+@pytest.mark.parametrize(("name", "say"), [("os:system", "belongs to Python itself"), ("nowhere_at_all:f", "cannot be imported")])
+def test_a_reward_by_import_path_is_no_way_around_what_a_recipe_may_name(tmp_path, name, say):
+    (tmp_path / "q.jsonl").write_text('{"prompt": "a", "answer": "b"}\n')
+    with pytest.raises(ValueError, match=say):
+        jsonl(path=str(tmp_path / "q.jsonl"), reward=name)

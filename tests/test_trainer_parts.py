@@ -9,6 +9,8 @@ from lossary import catalog
 from lossary.models import GPT, Chars, UnknownCharacter
 from lossary.tasks import Item, add_numbers, sort_letters, spell_backward
 from lossary.trainer.evaluation import accuracy
+from lossary.trainer.randomness import states, take_up
+from lossary.trainer.ranks import Group
 from lossary.trainer.rollout import Rollout, SamplingParams, TorchBackend, left_pad
 
 TASKS = {"add-numbers": add_numbers, "sort-letters": sort_letters, "spell-backward": spell_backward}
@@ -205,6 +207,17 @@ def test_accuracy_is_the_share_of_right_greedy_answers():
 
     task = sort_letters()
     oracle = Oracle(task.eval_items(10))
-    assert accuracy(oracle, task, CHARS, 10) == 0.5
+    assert accuracy(oracle, task, CHARS, 10, 64) == 0.5
     assert oracle.sampling.greedy
     assert isinstance(task.eval_items(1)[0], Item)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2, 5])
+def test_every_rank_takes_up_a_generator_of_its_own_row(rank):
+    group, rows = Group(), []
+    for seed in range(3):
+        torch.manual_seed(seed)
+        rows.append((states(group), torch.rand(3).tolist()))
+    group.rank = rank
+    take_up({name: torch.cat([row[name] for row, _ in rows]) for name in rows[0][0]}, group)
+    assert torch.rand(3).tolist() == rows[rank % 3][1]

@@ -3,7 +3,6 @@
 import json
 import os
 import pickle
-import random
 import shutil
 import signal
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import tensors_of
+from checkpoints import same, tensors_of, written
 
 from lossary import LossaryError, load_recipe
 from lossary.trainer import checkpoint
@@ -52,20 +51,6 @@ def trainer(folder, *overrides, listen=lambda line: None):
 
 def started(recipe, *overrides, **how):
     return trainer(RunFolder.new(recipe.parent, "run", load_recipe(recipe, overrides).text()), **how)
-
-
-def written(folder):
-    """The metrics file without what the clock says, and the final weights."""
-    lines = [json.loads(text) for text in folder.metrics.read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines], tensors_of(folder.checkpoint)
-
-
-def same(a, b):
-    (one, weights), (two, other) = written(a), written(b)
-    assert one == two
-    assert weights.keys() == other.keys()
-    assert all(torch.equal(weights[n], other[n]) for n in weights)
-    assert repr(checkpoint.Saved(a.checkpoint).plain["objective"]) == repr(checkpoint.Saved(b.checkpoint).plain["objective"])
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +114,7 @@ def test_a_run_goes_on_wherever_it_was_cut(at, moment, recipe, whole, monkeypatc
     same(again.folder, whole)
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_outright_can_be_resumed(recipe, whole):
     command = [sys.executable, "-m", "lossary", "train"]
     long = "train.steps=400"  # more than it will live to see
@@ -318,49 +304,6 @@ def test_run_folders_are_numbered_and_never_shared(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(LossaryError, match="cannot be made"):
         RunFolder.new(tmp_path / "file", "a", "")
-
-
-def killed_and_resumed(recipe, times, seed):
-    """A run in a process of its own that is killed at random moments, the writing of checkpoints included, until it comes to its end."""
-    command = [sys.executable, "-m", "lossary", "train"]
-    draw = random.Random(seed)
-    run, kills = recipe.parent / f"k{seed}" / "r-0001", 0
-    while True:
-        begun = (
-            [*command, "--resume", str(run)] if run.exists() and checkpoint.newest(run) else [*command, "r.yaml", "--out", str(run.parent)]
-        )
-        if run.exists() and not checkpoint.newest(run):
-            shutil.rmtree(run)  # killed before its first checkpoint: there is nothing to go on from
-        process = subprocess.Popen([*begun, "--json"], cwd=recipe.parent, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        while kills < times and process.poll() is None and not run.exists():
-            time.sleep(0.005)
-        inside = draw.random() < 0.5
-        until = time.monotonic() + draw.uniform(0.0, 0.6)
-        while kills < times and process.poll() is None and time.monotonic() < (until + 5 if inside else until):
-            if inside and time.monotonic() > until and any(run.glob("*.partial")):
-                break
-            time.sleep(0.0005)
-        if kills < times and process.poll() is None:
-            process.kill()
-            kills += 1
-            process.communicate()
-            continue
-        assert not process.communicate()[1].count("Traceback")
-        assert process.returncode == 0
-        return RunFolder(run), kills
-
-
-@pytest.mark.slow
-def test_twenty_runs_that_are_killed_end_as_the_run_in_one_piece(recipe):
-    recipe.write_text(RECIPE.replace("steps: 4, minibatches", "steps: 40, minibatches"))
-    straight = started(recipe)
-    straight.run()
-    deaths = 0
-    for seed in range(20):
-        folder, kills = killed_and_resumed(recipe, 1 + seed % 2, seed)
-        same(folder, straight.folder)
-        deaths += kills
-    assert deaths >= 15  # some come to their end first
 
 
 def test_sigterm_finishes_the_step_and_leaves_a_checkpoint(recipe, whole):

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch
-from ..models import Tokenizer
+from ..models import Tokenizer, prompt_within
 from ..tasks import Item, Task
 from .rollout import Rollout, left_pad
 
@@ -52,10 +52,10 @@ def from_rollouts(rollouts: list[Rollout], rewards: list[float], samples_per_pro
     return inputs, batch
 
 
-def from_demonstrations(items: list[Item], tokens: Tokenizer) -> tuple[Inputs, Batch]:
-    """Return the task's own answers, end of sequence included, as a batch to imitate."""
-    prompts = [tokens.prompt(item.prompt) for item in items]
+def from_demonstrations(items: list[Item], tokens: Tokenizer, context: int) -> tuple[Inputs, Batch]:
+    """Return the task's own answers, end of sequence included, as a batch to imitate; one that does not fit raises ``ModelError``."""
     answers = [[*tokens.encode(item.answer), tokens.eos_id] for item in items]
+    prompts = [prompt_within(tokens, item.prompt, len(said), context) for item, said in zip(items, answers, strict=True)]
     inputs, mask, ids = assembled(prompts, answers, tokens.pad_id)
     lengths = torch.tensor([len(p) for p in prompts])
     return inputs, Batch.from_padded(mask, token_ids=ids, prompt_lengths=lengths)

@@ -4,6 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from ..batch import ONE_RANK, Batch
 from ..builtin import compose
+from ..diagnostics.skipping import cause
 from ..diagnostics.watching import Watch
 from ..models import prompt_within
 from ..pipeline import LossOut, Objective
@@ -20,6 +22,7 @@ from ..pipeline.lock import compared, lock
 from ..registry import Level, LossaryError
 from ..tasks import Item
 from ..tasks.brought import filled
+from ..trackers import Tracking
 from . import checkpoint
 from .critic import Critic
 from .data import Inputs, from_demonstrations, from_rollouts, training_items
@@ -31,7 +34,7 @@ from .randomness import seed_of, states, take_up
 from .ranks import Group, parallel, syncing, told, weights
 from .rollout import SamplingParams, backend_of
 from .run_folder import RunFolder
-from .scoring import all_at_once, head_of, hidden_of, policy_scores, ref_logits_of, values_of
+from .scoring import all_at_once, head_of, hidden_of, policy_scores, ref_logits_of, said_now, values_of
 from .settings import Settings
 from .staleness import Snapshots
 from .turns import converse
@@ -65,6 +68,7 @@ class Trainer:
         self.skips, self.terminated = Skips(settings.train.max_skipped), threading.Event()
         self.lines: list[dict[str, Any]] = []
         self.watch = Watch(settings.plan, settings.diagnose.every if self.group.first else 0, folder.path, self._announce)
+        self.tracking = Tracking(settings.trackers if self.group.first else {}, self._untracked)
         self._began = time.process_time(), time.perf_counter()
 
     def _model(self, role: str, *, value_head: bool = False) -> Any:
@@ -81,7 +85,8 @@ class Trainer:
 
     def run(self) -> list[dict[str, Any]]:
         """Warm up, then train to the last step; returns the lines of the metrics file. SIGTERM ends it with ``Terminated``."""
-        with listening(self.terminated):
+        with listening(self.terminated), closing(self.tracking):
+            self.tracking.open(self.folder.path, self.settings.recipe.values, self.step)
             if not self.resumed:
                 self._warm_up()
                 self.reference = self._frozen() if self.needs_reference else None
@@ -114,14 +119,16 @@ class Trainer:
         objective = compose({"auxiliary": {"use": "sft", "coef": 1.0}}, ranks=self.objective.ranks)
         optimizing = Optimizing(self.settings.train.model_copy(update={"lr": w.lr, "freeze_actor": 0}), self.policy, None)
         for step in range(w.steps):
-            inputs, batch = self._shared(*from_demonstrations(training_items(self.task, step * w.batch, w.batch), self.chars))
+            inputs, batch = self._shared(
+                *from_demonstrations(training_items(self.task, step * w.batch, w.batch), self.chars, self.policy.context)
+            )
             optimizing.scale(min(1.0, (step + 1) / w.ramp))
             outs, _ = self._take_step(objective, optimizing, inputs, objective.estimate(batch))
             if step % 10 == 9 or step == w.steps - 1:
                 self.listen({"warm_up": step + 1, "of": w.steps, "loss": objective.metrics(outs).get("actor/sft_loss", math.nan)})
 
     def _imitate(self) -> dict[str, Any]:
-        inputs, batch = self._shared(*from_demonstrations(self._items(self.settings.warm_up.batch), self.chars))
+        inputs, batch = self._shared(*from_demonstrations(self._items(self.settings.warm_up.batch), self.chars, self.policy.context))
         outs, norms = self._take_step(self.objective, self.optimizing, inputs, self.objective.estimate(batch))
         return {**self.objective.metrics(outs), **norms, **self._skipped()}
 
@@ -236,7 +243,11 @@ class Trainer:
             norms = optimizing.step()
         except NotFinite as error:
             optimizing.clear()
-            self.skips.skip(f"{error}{_suspects(objective, objective.metrics(outs))}", self.step + 1)
+            now = said_now(self.policy, self.critic if "values" in needs else None, inputs, parts, weighed, temperature)
+            recipe = self.settings.recipe if objective is self.objective else None
+            place = self.folder.path / self.group.own(f"skipped-{self.step + 1}-{self.skips.total + 1}")
+            who = self.group.heard(cause(place, self.skips.total, objective, weighed, {n: now[n] for n in now if n in needs}, recipe))
+            self.skips.skip(f"{error}{_suspects(objective, objective.metrics(outs))}{who}", self.step + 1)
             return [], {}
         self.skips.took()
         objective.commit()
@@ -252,9 +263,7 @@ class Trainer:
     def _measured(self, objective: Objective, inputs: Inputs, batch: Batch) -> Batch:
         """Show the corrections that decide before the step what the policy says now."""
         parts = objective.split(batch, self.settings.train.max_tokens)
-        scores = [policy_scores(self.policy, inputs, p, self.settings.rollout.temperature) for p in parts]
-        log_prob, entropy = (all_at_once(parts, [s[i] for s in scores], batch) for i in (0, 1))
-        return objective.measure(batch, log_prob=log_prob, entropy=entropy)
+        return objective.measure(batch, **said_now(self.policy, None, inputs, parts, batch, self.settings.rollout.temperature))
 
     # ── around it ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -271,7 +280,7 @@ class Trainer:
 
     def _accuracy(self) -> float:
         self.backend.update_weights(weights(self.policy).items(), self.step)
-        return accuracy(self.backend, self.task, self.chars, self.settings.evaluate.items)
+        return accuracy(self.backend, self.task, self.chars, self.settings.evaluate.items, self.policy.context)
 
     def _log(self, line: dict[str, Any]) -> None:
         cpu, wall = time.process_time() - self._began[0], time.perf_counter() - self._began[1]
@@ -280,9 +289,13 @@ class Trainer:
         if not self.group.first:
             return
         self.folder.append(line)
+        self.tracking.log(line)
         self.listen(line)
         self.settings.catalog.announce({"event": "step", **line})
         self.watch.judge(self.lines)
+
+    def _untracked(self, name: str, why: str) -> None:
+        self._announce({"step": self.step, "warning": f"tracker {name}", "found": why})
 
     def _announce(self, warning: Mapping[str, Any]) -> None:
         self.listen(warning)
@@ -321,7 +334,8 @@ class Trainer:
         except (KeyError, TypeError, ValueError) as error:
             raise LossaryError(f"{saved.path} is no checkpoint of a run: {type(error).__name__}: {error}") from error
         self.lines = self.folder.keep_until(self.step, write=self.group.first)
-        self.watch.keep_until(self.step)
+        if self.group.first:
+            self.watch.keep_until(self.step)
         return changed
 
 

@@ -22,6 +22,7 @@ def states(group: Group) -> dict[str, Tensor]:
 
 def take_up(saved: dict[str, Tensor], group: Group) -> None:
     """Set both generators; a rank that was not there takes the state of another."""
-    mine = {name: x[group.rank % x.shape[0]] for name, x in saved.items()}
+    # A copy: torch.set_rng_state reads past the end of a row that is a view (torch 2.13), and the process dies.
+    mine = {name: x[group.rank % x.shape[0]].clone() for name, x in saved.items()}
     torch.set_rng_state(mine["torch"].to(torch.uint8))
     random.setstate((3, tuple(mine["python"].tolist()), None))

@@ -67,6 +67,17 @@ class Group:
             raise found[0]
         return found[0]
 
+    def heard(self, mine: str) -> str:
+        """Return what all ranks say, in their order; what several say alike stands once."""
+        found = [mine] * self.size
+        if self.size > 1:
+            dist.all_gather_object(found, mine)
+        return "".join(dict.fromkeys(found))
+
+    def own(self, name: str) -> str:
+        """Return a name that is this rank's alone, if there are others."""
+        return name if self.size == 1 else f"{name}-rank-{self.rank}"
+
     def share(self, n: int) -> range:
         """Return this rank's part of ``n`` things, as even as can be and never out of order; too few raise ``LossaryError``."""
         if n < self.size:

@@ -50,6 +50,18 @@ def values_of(critic: nn.Module, inputs: Inputs, batch: Batch, hidden: Tensor | 
 
 
 @torch.no_grad()
+def said_now(policy: Any, critic: Any, inputs: Inputs, parts: list[Batch], whole: Batch, temperature: float) -> dict[str, Tensor]:
+    """Return log-prob and entropy of a whole batch by its parts, and values if there is a critic."""
+    hidden = [hidden_of(policy, inputs, p) for p in parts]
+    scores = [head_of(policy, temperature).scores(h, p) for h, p in zip(hidden, parts, strict=True)]
+    found = {n: all_at_once(parts, [s[i] for s in scores], whole) for i, n in enumerate(("log_prob", "entropy"))}
+    if critic is not None:
+        seen = [h if critic.trunk is None else None for h in hidden]
+        found["values"] = all_at_once(parts, [values_of(critic, inputs, p, h) for p, h in zip(parts, seen, strict=True)], whole)
+    return found
+
+
+@torch.no_grad()
 def all_at_once(parts: list[Batch], score: "list[Tensor]", whole: Batch) -> Tensor:
     """Return a column of the whole batch from the columns of its parts, whatever order the parts took the rows in."""
     out = score[0].new_empty(whole.sequences.index.shape[0])

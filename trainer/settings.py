@@ -9,11 +9,12 @@ from pydantic import Field
 from ..builtin import catalog
 from ..models import Family, SmallFamily
 from ..models.hugging_face import HuggingFaceFamily, in_wheel
-from ..pipeline import Objective, Plan, Recipe, bind, survey
-from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict, listing
+from ..pipeline import Objective, Plan, Recipe, bind, bind_each, survey
+from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict, listing, text_of, worded
 from ..registry.hyper import Count, NonNegative, Positive
 from ..tasks import Task
 from ..tasks.brought import fillers_of, own_columns
+from ..trackers import Tracker
 
 DEMONSTRATED = frozenset({"log_prob", "entropy", "logits", "token_ids", "prompt_lengths"})
 """Columns of a step on the task's own answers."""
@@ -145,12 +146,14 @@ class Settings:
     train: TrainSettings
     evaluate: EvaluateSettings
     diagnose: DiagnoseSettings
+    trackers: dict[str, Tracker]
 
     @classmethod
     def of(cls, recipe: Recipe) -> "Settings":
         """Check every section of a recipe; all faults, the objective's included, are raised at once as ``RecipeError``."""
         plan, book, faults = survey(recipe, catalog())
         task = _task(recipe, book, faults)
+        trackers = _trackers(recipe, book, faults)
         model = recipe.section("model", ModelSettings, faults)
         critic = recipe.section("critic", CriticSettings, faults)
         warm_up = recipe.section("warm_up", WarmUpSettings, faults)
@@ -167,7 +170,7 @@ class Settings:
         if faults or plan is None:
             raise RecipeError(faults)
         assert task is not None
-        return cls(recipe, book, plan, task, model, critic, warm_up, rollout, train, evaluate, diagnose)
+        return cls(recipe, book, plan, task, model, critic, warm_up, rollout, train, evaluate, diagnose, trackers)
 
     def family(self) -> Family:
         """Return who makes the run's models; a model that cannot be read raises ``ModelError``."""
@@ -193,7 +196,7 @@ def _one_model(recipe: Recipe, model: ModelSettings, rollout: RolloutSettings | 
     for key in places[1:]:
         _fault(recipe, faults, ("model", key), f"there is one model: {places[0]} is given too")
     for key in _SIZES if places else _READING:
-        if key in said:
+        if getattr(model, key) != ModelSettings.model_fields[key].default:
             of = f"it is of the small GPT, and {places[0]} gives another model" if places else f"it is of a model from {listing(PLACES)}"
             _fault(recipe, faults, ("model", key), of)
     if not places and model.d_model % model.heads:
@@ -242,6 +245,21 @@ def _fault(recipe: Recipe, faults: list[Fault], path: tuple[str, ...], message: 
     faults.append(Fault(".".join(path), recipe.document.place(path), message))
 
 
+def _trackers(recipe: Recipe, book: Catalog, faults: list[Fault]) -> dict[str, Tracker]:
+    made: dict[str, Tracker] = {}
+    for bound in bind_each(recipe, book, "tracker", "trackers", faults):
+        name = bound.component.name
+        try:
+            if name in made:
+                raise ValueError(f"the tracker {name!r} is named twice")
+            made[name] = bound.component.function(**bound.params)
+        except Exception as error:  # a stranger's may raise anything
+            path = tuple(int(x) if x.isdigit() else x for x in bound.slot.split("."))
+            said = str(error) if isinstance(error, ValueError) else f"the tracker {name!r}: {type(error).__name__}: {error}"
+            faults.append(Fault(bound.slot, recipe.document.place(path), said))
+    return made
+
+
 def _task(recipe: Recipe, book: Catalog, faults: list[Fault]) -> Task | None:
     if "task" not in recipe.values:
         if recipe.document.faults and not recipe.values:
@@ -262,7 +280,7 @@ def _task(recipe: Recipe, book: Catalog, faults: list[Fault]) -> Task | None:
         own_columns(made, book.fields)
     except Exception as error:  # a task may raise anything
         plain = isinstance(error, (ValueError, ColumnError))
-        said = str(error) if plain else f"{type(error).__name__}: {error}"
+        said = text_of(error) if plain else worded(error)
         _fault(recipe, faults, ("task",), said if plain else f"the task {bound.component.name!r} is none: {said}")
         return None
     return made
