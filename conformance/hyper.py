@@ -43,7 +43,7 @@ def _bases(subject: Subject, name: str) -> Iterator[tuple[Mapping[str, Any], boo
 
 def _differs(subject: Subject, name: str, *, few: bool) -> bool:
     others = [subject.set(s) for s in others_of(subject.component, subject.settings, name)]
-    for case in islice(_inputs(subject), 5 if few else None):
+    for case in islice(_inputs(subject), 4 if few else None):
         want = _told(subject, case)
         if want is not None and any(got is not None and not _same(want, got) for got in (_told(o, case) for o in others)):
             return True
@@ -62,7 +62,7 @@ def _inputs(subject: Subject) -> Iterator[Case]:
     case = subject.case(_Uneven(1), 1)
     yield case
     policies = [n for n in ("log_prob", *POLICIES) if n in case.columns]
-    for gap in (0.0, 0.02, 8.0):
+    for gap in (60.0, 0.0, 0.02, 8.0):
         apart = torch.linspace(-gap, gap, case.tokens, dtype=torch.float64)
         columns = {n: case.columns[policies[0]] + apart for n in policies[1:]}
         if "positions" in case.columns:  # a tool answers between any two tokens
