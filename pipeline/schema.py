@@ -49,7 +49,7 @@ def recipe_schema(catalog: Catalog, training: Mapping[str, type[BaseModel]]) -> 
     slots = [s for s in properties if s in KIND_OF and s != "entropy"]
     without: Schema = {s: {"$ref": f"#/$defs/{'weighed' if KIND_OF[s] in _NEEDS_COEF else 'said'}"} for s in slots}
     without["entropy"] = {"type": ["object", "number"], "if": {"type": "object"}, "then": {"required": ["coef"]}}
-    sections = {key: properties[key] for key in ("base", *SECTIONS, "task", *training)}
+    sections = {key: properties[key] for key in ("base", *SECTIONS, "task", "trackers", *training)}
     return {
         "$schema": DIALECT,
         "title": "A recipe of lossary",

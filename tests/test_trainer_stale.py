@@ -16,6 +16,7 @@ from lossary.trainer.settings import Settings
 RECIPE = """
 advantage: grpo
 policy_loss: ppo-clip
+entropy: {coef: 0.1}  # it moves the policy where no sample is right
 task: {use: sort-letters, letters: 2}
 model: {d_model: 16, layers: 1, heads: 2}
 warm_up: {steps: 3, batch: 4}
