@@ -19,7 +19,7 @@ from .metrics import Measure, added, combined, measure
 from .needs import needs, require
 from .outputs import Outputs, certain, joined
 from .piecewise import READ, Pieces, Policy, passing
-from .planning import costs_of, packed, part_of, parts_needed, shuffled, units_of
+from .planning import costs_of, dealt, packed, part_of, parts_needed, require_whole_groups, shuffled, units_of
 from .sides import Side, side_of
 from .summing import Summand, summand
 from .terms import Plan
@@ -151,7 +151,9 @@ class Objective:
         if self._draws and "noise" not in batch:
             batch = batch.with_columns(Level.TOKEN, noise=self._noise(batch))
         whole = batch.sequences.across(self.ranks)
-        self._require_whole_groups(batch, whole)
+        compared = [t.bound.who for t in self.plan.terms if t.bound.component.scope == "group"]
+        if compared and self.ranks is not ONE_RANK:
+            require_whole_groups(compared[0], batch.sequences, whole, self.ranks)
         step = scalar_like(self.memory.step, batch.sequences.lengths)
         counted, totals = totals is None, self._totals(batch, whole) if totals is None else totals
         weights = self._weights("critic" if batch.kept is not None else "", batch, whole, totals, step)
@@ -206,16 +208,6 @@ class Objective:
             groups = (sequences.group_sum(live.to(lengths.dtype)) > 0).sum().to(lengths.dtype)
         return Totals(tokens, count, groups, tokens)
 
-    def _require_whole_groups(self, batch: Batch, sequences: Sequences) -> None:
-        """A loss that compares the sequences of a group sees one rank's only; the others would be left out without a word."""
-        compared = [t.bound.who for t in self.plan.terms if t.bound.component.scope == "group"]
-        if not compared or self.ranks is ONE_RANK:
-            return
-        here = batch.sequences.group_spread(batch.sequences.group_size())
-        cut = (sequences.group_spread(sequences.group_size()) != here).any()
-        if self.ranks.max(cut.to(torch.float64).reshape(1))[0]:  # all ranks raise together, or the others would wait for this one
-            raise ColumnError(f"{compared[0]} compares the sequences of a group, but some groups lie on more than one rank.")
-
     def minibatches(self, batch: Batch, n: int, seed: int) -> list[Batch]:
         """Deal an estimated batch into ``n`` minibatches (one optimizer step each) in an order that follows from ``seed`` alone.
 
@@ -226,15 +218,8 @@ class Objective:
         if n < 1:
             raise LossaryError(f"minibatches: n is {n}; expected at least 1.")
         units = units_of(batch, "group" if self.scope == "group" else "sequence")
-        if self.ranks is ONE_RANK or "sequence_ids" not in batch:
-            return [part_of(batch, chosen) for chosen in shuffled(units, n, seed)]
-        # Ranks deal all units as one would, and each keeps its own: what a minibatch holds does not depend on where it lies.
-        ids = batch["sequence_ids"]
-        mine = ids.index_select(0, torch.tensor([u[0] for u in units], dtype=torch.long, device=ids.device)).tolist()
-        own = dict(zip(mine, units, strict=True)) if not batch.idle else {}
-        there = sorted(self.ranks.gather(ids.new_tensor(list(own))).tolist())
-        dealt = shuffled([[i] for i in range(len(there))], n, seed)
-        return [part_of(batch, sorted(s for i in chosen for s in own.get(there[i], ()))) for chosen in dealt]
+        over = self.ranks is not ONE_RANK and "sequence_ids" in batch
+        return [part_of(batch, chosen) for chosen in (dealt(batch, units, n, seed, self.ranks) if over else shuffled(units, n, seed))]
 
     def split(self, batch: Batch, max_tokens: int | None = None, parts: int | None = None) -> list[Batch]:
         """Cut a weighed batch into micro-batches at the widest scope of the terms, balanced by tokens, equally many on every rank.

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import torch
 
-from ..batch import Batch
+from ..batch import Batch, Ranks, Sequences
+from ..batch.layout import upload
 from ..registry import ColumnError
 
 SCOPES = ("token", "sequence", "group", "step")
@@ -55,6 +56,25 @@ def packed(costs: list[int], n: int) -> list[list[int]]:
     return [sorted(part) for part in parts]
 
 
+def dealt(batch: Batch, units: list[list[int]], n: int, seed: int, ranks: Ranks) -> list[list[int]]:
+    """Deal the units of all ranks as one rank would, each keeping its own: what a part holds does not depend on where it lies.
+
+    Waits for the device: ``sequence_ids`` says which sequence is which.
+    """
+    ids = batch["sequence_ids"]
+    firsts = ids.index_select(0, upload([u[0] for u in units], ids.device)).tolist()
+    own = dict(zip(firsts, units, strict=True)) if not batch.idle else {}
+    there = sorted(ranks.gather(ids.new_tensor(list(own))).tolist())
+    return [sorted(s for i in chosen for s in own.get(there[i], ())) for chosen in shuffled([[i] for i in range(len(there))], n, seed)]
+
+
+def require_whole_groups(who: str, here: Sequences, whole: Sequences, ranks: Ranks) -> None:
+    """Raise where a loss that compares the sequences of a group would see one rank's only, the others left out without a word."""
+    cut = (whole.group_spread(whole.group_size()) != here.group_spread(here.group_size())).any()
+    if ranks.max(cut.to(torch.float64).reshape(1))[0]:  # all ranks raise together, or the others would wait for this one
+        raise ColumnError(f"{who} compares the sequences of a group, but some groups lie on more than one rank.")
+
+
 def part_of(batch: Batch, sequences: list[int]) -> Batch:
     """Return the batch of some sequences, or, for none of them, one row to forward without any token that counts.
 
@@ -76,5 +96,5 @@ def shuffled(units: list[list[int]], n: int, seed: int) -> list[list[int]]:
     order = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed)).tolist()
     size, extra = divmod(len(units), n)
     ends = [(i + 1) * size + min(i + 1, extra) for i in range(n)]
-    dealt = [order[a:b] for a, b in zip([0, *ends], ends, strict=False)]
-    return [sorted(s for u in chosen for s in units[u]) for chosen in dealt]
+    parts = [order[a:b] for a, b in zip([0, *ends], ends, strict=False)]
+    return [sorted(s for u in chosen for s in units[u]) for chosen in parts]

@@ -235,6 +235,17 @@ def test_losses_may_be_added_up_before_one_backward():
     assert all(error(f, w) < 1e-12 for f, w in zip((hidden.grad, head.weight.grad, head.bias.grad), wanted, strict=True))
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_losses_that_wait_may_be_differentiated_in_any_order(order):
+    where, objective = world(4), composed(PPO)
+    wanted = measured(plain, objective, where)[1]
+    hidden, head = hidden_of(where).requires_grad_(), LossHead(layer(), chunk_tokens=3)
+    waiting = [objective.loss(m, policy=head.on(hidden[m.rows])).total for m in objective.split(objective.weigh(where.batch()), parts=3)]
+    for i in order:
+        waiting[i].backward()
+    assert all(error(f, w) < 1e-12 for f, w in zip((hidden.grad, head.weight.grad, head.bias.grad), wanted, strict=True))
+
+
 def test_a_second_backward_raises():
     where, objective = world(), composed(PPO)
     out = headed(objective, objective.weigh(where.batch()), hidden_of(where).requires_grad_(), layer())
