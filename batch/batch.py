@@ -150,6 +150,11 @@ class Batch:
             known = self._known[dtype, aggregation] = self.weights[aggregation].to(dtype)
         return known
 
+    def common_weight(self, aggregation: str) -> Tensor | None:
+        """0-d: the weight of every token, where an aggregation made one number for all of them and ``expand`` spread it."""
+        weight = self.weights[aggregation]
+        return weight[0] if weight.shape[0] > 1 and weight.stride(0) == 0 else None
+
     # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def __len__(self) -> int:
@@ -280,12 +285,18 @@ class Batch:
     def _cut(self, sequences: Sequences, layout: Layout, lengths: tuple[int, ...], index: Callable[[Level], Tensor | None]) -> Self:
         def cut(x: Tensor, level: Level) -> Tensor:
             where = index(level)
-            return x if where is None else x.index_select(0, where)
+            return x if where is None else _picked(x, where)
 
         columns = {name: cut(x, self.levels[name]) for name, x in self.columns.items()}
         weights = {name: cut(x, Level.TOKEN) for name, x in self.weights.items()}
         within = None if self.within is None else cut(self.within, Level.TOKEN)
         return replace(self, sequences=sequences, layout=layout, columns=columns, weights=weights, lengths=lengths, within=within)
+
+
+def _picked(x: Tensor, where: Tensor) -> Tensor:
+    """Return some rows; of a number that ``expand`` spread over all of them, a shorter spread."""
+    spread = x.dim() == 1 and x.shape[0] > 1 and x.stride(0) == 0
+    return x[:1].expand(where.shape[0]) if spread else x.index_select(0, where)
 
 
 def _moved(x: Any, device: torch.device | str) -> Any:

@@ -37,7 +37,7 @@ class Entrant:
     truth: dict[str, Any] = field(default_factory=dict)
     """How the float64 result is made, where it differs from ours: a peer may compute less."""
     targets: dict[str, float] = field(default_factory=dict)
-    """What the issue asks of ours against it: ``ratio`` at most this, ``over`` at most so many seconds more."""
+    """What we ask of ours against it: ``ratio`` at most this, ``over`` at most so many seconds more."""
     slow: bool = False
     """It compiles something: left out of quick runs."""
 

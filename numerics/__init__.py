@@ -14,7 +14,7 @@ from .scan import scan
 from .score import score_loss
 from .straight_through import score_weight, sloped, straight_through
 from .subset import renormalised, subset_jensen_shannon, weighted_gap, with_tail
-from .sums import accumulator, safe_divide
+from .sums import accumulator, safe_divide, total
 from .vocabulary import entropy_of, log_prob_of, sum_pi_squared_of, widened
 
 __all__ = [
@@ -59,6 +59,7 @@ __all__ = [
     "straight_through",
     "subset_jensen_shannon",
     "sum_pi_squared_of",
+    "total",
     "two_hot",
     "weighted_gap",
     "widened",

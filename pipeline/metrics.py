@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Ranks
-from ..numerics import accumulator
+from ..numerics import accumulator, total
 from ..registry import ColumnError, Max, Mean, Min
 
 
@@ -27,7 +27,7 @@ def measure(x: Any, who: str) -> Measure:
         x = Mean(x)
     if isinstance(x, Mean) and isinstance(x.x, Tensor) and x.where is None:  # by far the most, so they come first
         value = x.x.detach() if x.x.requires_grad else x.x
-        return Measure("mean", value.sum(dtype=accumulator(value)), float(value.numel()))
+        return Measure("mean", total(value), float(value.numel()))
     if isinstance(x, (int, float)):
         return Measure("mean", float(x))
     if not isinstance(x, (Mean, Max, Min)):
@@ -39,7 +39,7 @@ def measure(x: Any, who: str) -> Measure:
     value = x.x.detach() if x.x.requires_grad else x.x
     if isinstance(x, Mean):
         assert x.where is not None
-        return Measure("mean", torch.where(x.where, value, 0).sum(dtype=accumulator(value)), x.where.sum(dtype=accumulator(value)))
+        return Measure("mean", total(torch.where(x.where, value, 0)), total(x.where))
     value = value.to(accumulator(value))  # integers and booleans know no infinity
     sign, kind = (1, "max") if isinstance(x, Max) else (-1, "min")
     flat = sign * (value.flatten() if x.where is None else torch.where(x.where, value, -sign * float("inf")).flatten())

@@ -82,6 +82,9 @@ def _weighed(term: Term, level: Level) -> Callable[[Side, Tensor], Tensor]:
     def weighed(side: Side, loss: Tensor) -> Tensor:
         factor, keep = side.weight if corrected else None, side.keep
         if tokens and factor is None and keep is None:  # the common case: nothing changes them between two terms
+            common = side.batch.common_weight(aggregation)
+            if common is not None:  # one product instead of one for each token
+                return common * loss.sum(dtype=accumulator(loss))
             return (side.batch.weights_in(loss.dtype, aggregation) * loss).sum(dtype=accumulator(loss))
         sequences, weight = side.batch.sequences, side.batch.weights[aggregation]
         if factor is not None:

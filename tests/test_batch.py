@@ -339,3 +339,14 @@ def test_to_moves_every_tensor():
     assert batch.rows.device.type == "cpu"
     assert isinstance(moved.sequences, Sequences)
     same(batch.to("cpu"), batch)
+
+
+def test_a_number_that_is_spread_over_all_tokens_stays_one_number_in_every_part():
+    batch = Batch.from_packed(torch.tensor([3, 1, 4]))
+    batch = replace(batch, weights={"one": torch.tensor(0.125, dtype=torch.float64).expand(8), "each": torch.arange(8.0)})
+    for part in (batch, batch.take([2, 0]), batch.window(2, 7), batch.select(torch.arange(8) % 2 == 0)):
+        assert part.weights["one"].stride() == (0,)
+        assert part.common_weight("one").item() == 0.125
+        assert part.common_weight("each") is None
+        assert part.weights["one"].shape == part.weights["each"].shape == part.sequences.index.shape
+    assert batch.take([1]).common_weight("each") is None

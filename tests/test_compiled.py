@@ -3,6 +3,7 @@
 Graphs are traced and counted here without a compiler behind them, which takes a second instead of twenty.
 """
 
+import math
 import warnings
 
 import pytest
@@ -131,3 +132,27 @@ def test_with_the_real_compiler_values_and_gradients_agree():
     for seed, (rows, width) in enumerate(SIZES):
         world = World(seed, rows, width)
         assert_same(run(objective, world), run(plain, world))
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch, about itself
+def test_all_that_compiled_code_allocates_is_less_than_four_padded_columns(monkeypatch):
+    """Both gradients included: an upper bound of the peak, told by the allocator that compiled code calls."""
+    held, allocate = [], torch._C._dynamo.guards._empty_strided_cpu
+
+    def counted(shape, strides, dtype):
+        held.append(math.prod(shape) * dtype.itemsize)
+        return allocate(shape, strides, dtype)
+
+    monkeypatch.setattr(torch._C._dynamo.guards, "_empty_strided_cpu", counted)
+    torch._dynamo.reset()
+    kept = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.2, "clip_ratio_c": 3.0}
+    recipe = {"policy_loss": {"use": "dual-clip", **kept}, "kl": {"use": "k3", "coef": 0.1}, "entropy": {"coef": 0.01}}
+    objective = lossary.compose({**recipe, "aggregation": "token-mean"}, compile=True)
+    mask = torch.arange(4096) < torch.linspace(200, 3076, 64).long()[:, None]  # four tenths of it
+    columns = {name: torch.randn(mask.shape) for name in ("old_log_prob", "ref_log_prob", "advantages")}
+    batch = objective.weigh(lossary.Batch.from_padded(mask, **columns))
+    log_prob, entropy = (torch.rand(len(batch.sequences.index), requires_grad=True) for _ in range(2))
+    objective.loss(batch, log_prob=log_prob, entropy=entropy).total.backward()
+    gradients = (log_prob.grad.numel() + entropy.grad.numel()) * 4
+    assert gradients <= sum(held) <= 4 * mask.numel() * 4, (held, "nothing counted means that compiled code allocates elsewhere")

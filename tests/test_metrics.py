@@ -168,3 +168,11 @@ def test_the_device_is_waited_for_once_whatever_is_reported(monkeypatch):
         monkeypatch.setattr(torch.Tensor, name, lambda self, *a, _n=name, _r=real, **k: (waits.append(_n), _r(self, *a, **k))[1])
     assert len(o.metrics(outs)) > 8
     assert waits == ["tolist"]
+
+
+@pytest.mark.parametrize("where", [None, torch.arange(70_000) % 3 == 0])
+def test_what_is_counted_is_counted_exactly(where):
+    hits = torch.arange(70_000) % 7 != 0
+    m = measure(Mean(hits, where=where), "x")
+    chosen = hits if where is None else hits[where]
+    assert (int(m.value), int(m.count)) == (sum(chosen.tolist()), chosen.numel())
