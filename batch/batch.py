@@ -48,7 +48,7 @@ class Batch:
     """What the actor's terms see, where corrections dropped tokens: the same sequences with fewer tokens. The critic's see all."""
     within: Tensor | None = None
     """``[N]``, in such an inner batch: each token's place in its sequence of the outer one."""
-    _known: dict[Any, Tensor] = field(default_factory=dict, init=False, compare=False)
+    _known: dict[Any, Any] = field(default_factory=dict, init=False, compare=False)
     """What was worked out of the rest once: nothing here changes, so it stays true."""
 
     # ── the border ───────────────────────────────────────────────────────────────────────────────────────────────────
@@ -136,7 +136,7 @@ class Batch:
     @property
     def share(self) -> Tensor:
         """0-d: how many of the step's tokens are here. The shares of its micro-batches on all ranks add up to 1."""
-        known = self._known.get("share")
+        known: Tensor | None = self._known.get("share")
         if known is None:
             assert self.totals is not None
             here = torch.full_like(self.totals.tokens, self.sequences.index.shape[0])
@@ -145,15 +145,19 @@ class Batch:
 
     def weights_in(self, dtype: torch.dtype, aggregation: str) -> Tensor:
         """``[N]``: the weights of an aggregation in the dtype of a loss, converted once for all terms that share them."""
-        known = self._known.get((dtype, aggregation))
+        known: Tensor | None = self._known.get((dtype, aggregation))
         if known is None:
             known = self._known[dtype, aggregation] = self.weights[aggregation].to(dtype)
         return known
 
     def common_weight(self, aggregation: str) -> Tensor | None:
         """0-d: the weight of every token, where an aggregation made one number for all of them and ``expand`` spread it."""
-        weight = self.weights[aggregation]
-        return weight[0] if weight.shape[0] > 1 and weight.stride(0) == 0 else None
+        key = "common", aggregation
+        if key not in self._known:
+            weight = self.weights[aggregation]
+            self._known[key] = weight[0] if _is_spread(weight) else None
+        common: Tensor | None = self._known[key]
+        return common
 
     # ── columns ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -295,8 +299,12 @@ class Batch:
 
 def _picked(x: Tensor, where: Tensor) -> Tensor:
     """Return some rows; of a number that ``expand`` spread over all of them, a shorter spread."""
-    spread = x.dim() == 1 and x.shape[0] > 1 and x.stride(0) == 0
-    return x[:1].expand(where.shape[0]) if spread else x.index_select(0, where)
+    return x[:1].expand(where.shape[0]) if _is_spread(x) else x.index_select(0, where)
+
+
+def _is_spread(x: Tensor) -> bool:
+    """Return whether it is one number, spread by ``expand``."""
+    return x.dim() == 1 and x.shape[0] > 1 and x.stride(0) == 0
 
 
 def _moved(x: Any, device: torch.device | str) -> Any:
