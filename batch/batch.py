@@ -155,7 +155,7 @@ class Batch:
         key = "common", aggregation
         if key not in self._known:
             weight = self.weights[aggregation]
-            self._known[key] = weight[0] if _is_spread(weight) else None
+            self._known[key] = weight[0] if is_spread(weight) else None
         common: Tensor | None = self._known[key]
         return common
 
@@ -299,10 +299,10 @@ class Batch:
 
 def _picked(x: Tensor, where: Tensor) -> Tensor:
     """Return some rows; of a number that ``expand`` spread over all of them, a shorter spread."""
-    return x[:1].expand(where.shape[0]) if _is_spread(x) else x.index_select(0, where)
+    return x[:1].expand(where.shape[0]) if is_spread(x) else x.index_select(0, where)
 
 
-def _is_spread(x: Tensor) -> bool:
+def is_spread(x: Tensor) -> bool:
     """Return whether it is one number, spread by ``expand``."""
     return x.dim() == 1 and x.shape[0] > 1 and x.stride(0) == 0
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..batch import Batch, Sequences
+from ..batch.batch import is_spread
 from ..batch.border import ranked
 from ..batch.layout import Layout
 from ..pipeline.metrics import Measure
@@ -27,7 +28,8 @@ def unpacked(batch: Batch) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Return the tensors and the plain values that ``packed`` makes the same batch of. Waits for the device."""
     layout = batch.layout
     tensors = {"lengths": batch.sequences.lengths, "rows": batch.rows, "layout.source": layout.source, "layout.starts": layout.starts}
-    tensors |= {f"column.{n}": x for n, x in batch.columns.items()} | {f"weight.{n}": x for n, x in batch.weights.items()}
+    tensors |= {f"column.{n}": x for n, x in batch.columns.items()}
+    tensors |= {f"weight.{n}": x[:1] if is_spread(x) else x for n, x in batch.weights.items()}
     tensors |= {f"coefficient.{n}": x for n, x in batch.coefficients.items()}
     if batch.within is not None:
         tensors["within"] = batch.within
@@ -56,7 +58,7 @@ def packed(tensors: Mapping[str, Tensor], said: Mapping[str, Any], outer: Batch 
     total = sum(lengths.tolist())  # on the host: a made-up length overflows no tensor
     layout = _layout(own, _part(said, "layout", dict), total, len(rows))  # first: it says that the tokens are there
     columns = {n.removeprefix("column."): x for n, x in own.items() if n.startswith("column.")}
-    weights = {n.removeprefix("weight."): x for n, x in own.items() if n.startswith("weight.")}
+    weights = {n.removeprefix("weight."): _spread(x, total) for n, x in own.items() if n.startswith("weight.")}
     if set(columns) != set(levels):
         odd = min(set(columns) ^ set(levels))
         raise DumpError(f"column {odd!r} has {'no tensor' if odd in levels else 'no level'}.")
@@ -95,6 +97,11 @@ def _whole(tensors: Mapping[str, Tensor], name: str, total: int | None = None) -
     if x.dtype != torch.long or x.dim() != 1 or (total is not None and x.shape[0] != total):
         raise DumpError(f"{name!r} is {x.dtype} {list(x.shape)}; expected 64-bit integers [{'S' if total is None else total}].")
     return x
+
+
+def _spread(x: Tensor, total: int) -> Tensor:
+    """Return a weight for each token. One that all of them share stays one number: a sum over it rounds differently from a sum over many."""
+    return x.expand(total) if x.shape == (1,) else x
 
 
 def _number(tensors: Mapping[str, Tensor], name: str) -> Tensor:

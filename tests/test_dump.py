@@ -70,6 +70,7 @@ def test_a_batch_comes_back_as_it_was(files, tmp_path):
         assert {n: equal(x, getattr(again, kind)[n]) for n, x in getattr(dump.batch, kind).items()} == dict.fromkeys(
             getattr(again, kind), True
         )
+    assert {n: again.common_weight(n) is None for n in again.weights} == {n: dump.batch.common_weight(n) is None for n in again.weights}
     assert equal(again.unpack(again["old_log_prob"]), dump.batch.unpack(dump.batch["old_log_prob"]))
 
 
