@@ -35,7 +35,7 @@ class LossOut:
     critic: Tensor
     terms: Mapping[str, Tensor]
     """Each term's share of the step's mean, before its coefficient and before any factor for the averaging of gradients. Without a
-    gradient where a head's one pass did the term."""
+    gradient where a head's one pass or a compiled graph did the term."""
     reports: Mapping[str, Measure]
 
 
@@ -67,7 +67,6 @@ class Objective:
         self._summands = tuple(summand(t) for t in plan.terms)
         passed, self.one_pass = passing(plan)
         self._passing = tuple(s for s in self._summands if s.term in passed)
-        self._inside = frozenset(t.name for t in passed)
         self._apart = tuple(s for s in self._summands if s.term not in passed)
         self._draws = any(name == "noise" for t in plan.terms for name, _, _ in t.bound.levels)
         self._estimate = Estimator(plan, self.memory, ranks)
@@ -272,8 +271,8 @@ class Objective:
             return self._loss_through(policy, micro, given, factor)
         outputs = Outputs.of(given, micro, self._needs_of_model)
         reports: dict[str, Measure] = {}
-        terms, _ = self._terms(self._summands, micro, outputs, reports)
-        return self._out(micro, outputs, terms, reports, factor)
+        terms, parts, _ = self._terms(self._summands, micro, outputs, reports)
+        return self._out(micro, outputs, terms, parts, reports, factor)
 
     def _loss_through(self, policy: Policy, micro: Batch, given: dict[str, Any], factor: int) -> LossOut:
         """Return the loss of hidden states: what looks at one token at a time by the head's one pass, the rest by log-probs that it gives."""
@@ -284,11 +283,11 @@ class Objective:
             given["log_prob"], given["entropy"] = policy.scores(ids)
         outputs = Outputs.of(given, micro, {name: who for name, who in self._needs_of_model.items() if name not in READ})
         reports: dict[str, Measure] = {}
-        terms, sides = self._terms(self._apart, micro, outputs, reports)
+        terms, parts, sides = self._terms(self._apart, micro, outputs, reports)
         if not self.one_pass and "actor" not in sides:  # rules that compare tokens must see them all
             sides["actor"] = side_of(self.plan, "actor", micro, outputs, reports)
         if not self._passing:
-            return self._out(micro, outputs, terms, reports, factor)
+            return self._out(micro, outputs, terms, parts, reports, factor)
         inner, rows, seen, said = micro, outputs.rows_of("actor"), policy, ids
         if micro.kept is not None:
             inner, where = micro.kept, micro.kept_tokens
@@ -297,11 +296,11 @@ class Objective:
         pieces = Pieces(
             self.plan, self._passing, inner, micro.coefficients, rows, self.memory, sides.get("actor"), dict(reports), self._graph
         )
-        total = seen.passed(said, pieces, factor)
+        parts["actor"].insert(0, seen.passed(said, pieces, factor))
         reports.update(pieces.reports)
         if self.one_pass:
             reports.setdefault("actor/entropy", self._entropy(policy, micro, ids, pieces))
-        return self._out(micro, outputs, {**terms, **pieces.values()}, reports, factor, total, policy.dtype)
+        return self._out(micro, outputs, {**terms, **pieces.values()}, parts, reports, factor, policy.dtype)
 
     @torch.no_grad()
     def _entropy(self, policy: Policy, micro: Batch, ids: Tensor, pieces: Pieces) -> Measure:
@@ -314,40 +313,40 @@ class Objective:
 
     def _terms(
         self, summands: tuple[Summand, ...], micro: Batch, outputs: Outputs, reports: dict[str, Measure]
-    ) -> tuple[dict[str, Tensor], dict[str, Side]]:
-        """Return what terms come to over all tokens of a micro-batch at once, before their coefficients, and what they saw."""
+    ) -> tuple[dict[str, Tensor], dict[str, list[Tensor]], dict[str, Side]]:
+        """Return what terms come to over all tokens of a micro-batch, before their coefficients; what is to be added up; what they saw."""
         values: dict[str, Tensor] = {}
+        parts: dict[str, list[Tensor]] = {"actor": [], "critic": []}
         if self._graph is not None and (fused := [s for s in summands if not s.words]):
-            values, summands = self._graph(fused, micro, outputs, reports), tuple(s for s in summands if s.words)
+            found, summands = self._graph(fused, micro, micro.coefficients, outputs, reports), tuple(s for s in summands if s.words)
+            values |= found.values
+            for role, x in found.sums.items():
+                parts[role].append(x)
         sides = {role: side_of(self.plan, role, micro, outputs, reports) for role in sorted({s.term.role for s in summands})}
         for s in summands:
-            values[s.term.name] = s(sides[s.term.role], self.memory, self.chunk_tokens, reports)
-        return values, sides
+            term = s.term
+            value = values[term.name] = s(sides[term.role], self.memory, self.chunk_tokens, reports)
+            parts[term.role].append(value if term.coefficient.fixed == 1 else micro.coefficients[term.name] * value)
+        return values, parts, sides
 
     def _out(
         self,
         micro: Batch,
         outputs: Outputs,
         terms: Mapping[str, Tensor],
+        parts: Mapping[str, list[Tensor]],
         reports: dict[str, Measure],
         factor: int,
-        passed: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> LossOut:
-        """Add up terms; ``passed`` is what those of the head's pass come to together, with their gradient."""
+        """Report terms and add up the parts of each role."""
         share = micro.share  # so that a loss over several steps is reported as their mean
-        parts: dict[str, list[Tensor]] = {"actor": [] if passed is None else [passed], "critic": []}
-        inside = () if passed is None else self._inside
         for term in self.plan.terms:
-            value, fixed = terms[term.name], term.coefficient.fixed
-            reports[term.metric] = Measure("mean", value.detach(), share)
+            fixed = term.coefficient.fixed
+            reports[term.metric] = Measure("mean", terms[term.name].detach(), share)
             if fixed != 1:
-                coefficient = micro.coefficients[term.name]
-                known = Measure("mean", coefficient * share, share) if fixed is None else Measure("mean", fixed)
+                known = Measure("mean", micro.coefficients[term.name] * share, share) if fixed is None else Measure("mean", fixed)
                 reports[term.metric_of_coefficient] = known
-                value = coefficient * value
-            if term.name not in inside:
-                parts[term.role].append(value)
         if "entropy" in outputs.columns and "actor/entropy" not in reports:
             reports["actor/entropy"] = measure(outputs.columns["entropy"], "entropy")
         dtype = dtype or outputs.dtype

@@ -138,13 +138,12 @@ class Pieces:
     def _fused(self, graph: Graph, a: int, b: int, log_prob: Tensor, entropy: Tensor) -> Tensor:
         reports: dict[str, Measure] = {}
         outputs = Outputs({"log_prob": log_prob, "entropy": entropy}, {})
-        found = graph(self.summands, self.batch.window(a, b), outputs, reports)
-        for name, value in found.items():
-            self._values[name].append(value.detach())
+        fused = graph(self.summands, self.batch.window(a, b), self.coefficients, outputs, reports)
+        for name, value in fused.values.items():
+            self._values[name].append(value)
         self.entropy.append(reports.pop("actor/entropy"))
         self.reports = added([self.reports, reports])
-        shares = [found[t.name] if t.coefficient.fixed == 1 else self.coefficients[t.name] * found[t.name] for t in self.terms]
-        return torch.stack(shares).sum()
+        return fused.sums["actor"]
 
     def _side(self, a: int, b: int, log_prob: Tensor, entropy: Tensor, logits: Tensor | None, reports: dict[str, Measure]) -> Side:
         made = {"log_prob": (log_prob, Level.TOKEN), "entropy": (entropy, Level.TOKEN)}

@@ -15,8 +15,8 @@ from torch._dynamo.testing import CompileCounter
 from worlds import World
 
 import lossary
+from lossary.pipeline.compiled import _hooks_aside
 
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # of a graph for size 1
 SIZES = [(9, 7), (5, 12), (14, 3), (40, 9)]
 
 
@@ -115,6 +115,73 @@ def test_with_a_head_the_pieces_share_one_graph():
         want, got = (measured(headed, objective, world, chunk=4) for objective in (plain, fused))
         assert_same(got, want)
     assert 1 <= counter.frame_count <= 3  # and one each for a last piece of one token or none
+
+
+def test_roles_are_differentiated_apart_and_by_any_factor():
+    """What a graph gives is a loss like any other: each side has its own backward, and a host may scale it."""
+    plain, fused, _ = both(WHOLE)
+    found = []
+    for objective in (plain, fused):
+        world = World(4)
+        leaves = world.leaves()
+        batch = objective.weigh(objective.estimate(world.batch()))
+        out = objective.loss(batch, host_divides_by=3, **{k: v[batch.rows] for k, v in leaves.items()})
+        (out.critic * 0.5).backward(retain_graph=True)
+        of_critic = {k: None if x.grad is None else x.grad.clone() for k, x in leaves.items()}
+        out.actor.backward()
+        found.append((of_critic, {k: x.grad for k, x in leaves.items()}))
+    (critic, whole), (fused_critic, fused_whole) = found
+    assert {k for k, x in critic.items() if x is not None} == {k for k, x in fused_critic.items() if x is not None} != set(critic)
+    for want, got in ((critic, fused_critic), (whole, fused_whole)):
+        for k in (k for k, x in want.items() if x is not None):
+            torch.testing.assert_close(got[k], want[k], rtol=1e-12, atol=1e-12)
+
+
+def test_a_host_that_offloads_or_recomputes_what_is_saved_does_not_mind():
+    """Hooks on saved tensors hold again afterwards, in their order, also after an error in a graph."""
+    plain, fused, _ = both({"policy_loss": "dual-clip"})
+    with torch.autograd.graph.save_on_cpu():
+        assert_same(run(fused, World(2)), run(plain, World(2)))
+    recomputed = torch.utils.checkpoint.checkpoint(lambda: run(fused, World(3)), use_reentrant=False)
+    assert_same(recomputed, run(plain, World(3)))
+    seen: list[str] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append("outer") or x, lambda x: x):
+        with torch.autograd.graph.saved_tensors_hooks(lambda x: seen.append("inner") or x, lambda x: x):
+            run(fused, World(4))
+            with pytest.raises(RuntimeError, match="a bad graph"), _hooks_aside():
+                raise RuntimeError("a bad graph")
+            seen.clear()
+            torch.ones(3, requires_grad=True).exp()
+        torch.ones(3, requires_grad=True).exp()
+    assert seen == ["inner", "outer"]
+
+
+def test_gradients_are_handed_over_once():
+    _, fused, _ = both({"policy_loss": "reinforce"})
+    world = World(0)
+    batch = fused.weigh(fused.estimate(world.batch()))
+    out = fused.loss(batch, log_prob=world.leaves()["log_prob"][batch.rows])
+    out.total.backward(retain_graph=True)
+    with pytest.raises(lossary.LossaryError, match="a compiled loss can be differentiated once"):
+        out.total.backward()
+
+
+def test_what_no_term_learns_from_has_no_gradient_worked_out():
+    """Not asked for: a column without a gradient, one that no term reads, and everything under no_grad."""
+    plain, fused, counter = both({"policy_loss": "dual-clip", "kl": {"use": "k3", "coef": 0.1}})
+    for objective in (plain, fused):
+        world = World(1)
+        batch = objective.weigh(objective.estimate(world.batch()))
+        log_prob, entropy = (x[batch.rows] for x in (world.leaves()["log_prob"], torch.rand_like(world.mask, dtype=torch.float64)))
+        entropy.requires_grad_()
+        out = objective.loss(batch, log_prob=log_prob, entropy=entropy)
+        (slope,) = torch.autograd.grad(out.total, [entropy], allow_unused=True)
+        assert slope is None or slope.count_nonzero() == 0
+        with torch.no_grad():
+            still = objective.loss(batch, log_prob=log_prob, entropy=entropy)
+        assert not still.total.requires_grad
+        torch.testing.assert_close(still.total, out.total.detach(), rtol=1e-12, atol=1e-12)
+    assert counter.frame_count == 2
 
 
 def test_a_recipe_may_ask_for_it():
