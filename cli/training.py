@@ -42,7 +42,7 @@ def train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path
 
 def _train_recipe(said: str | None, overrides: list[str], out: Path, resume: Path | None, group: Group, *, as_json: bool) -> None:
     console = Console(stderr=as_json, quiet=not group.first)
-    folder = RunFolder.existing(resume) if resume is not None else None
+    folder = RunFolder(Path(group.agreed(lambda: str(RunFolder.existing(resume).path)))) if resume is not None else None
     recipe = load_recipe(str(folder.recipe) if folder else str(said), overrides, environment=True, more=catalog().recipes())
     settings = Settings.of(recipe)
     if recipe.variables:
@@ -82,10 +82,7 @@ def _take_up(console: Console, trainer: Trainer, folder: RunFolder, changed: str
     left = f"going on to step {steps}" if trainer.step < steps else f"nothing is left to do, since train.steps is {steps}"
     console.print(f"{folder.path}: {trainer.step} steps were taken; {left}.", highlight=False, soft_wrap=True, markup=False)
     if changed is not None:
-        if trainer.group.first:
-            folder.keep_recipe(changed)
-        trainer.group.meet()
-        trainer.save()
+        trainer.save(changed)
 
 
 def summary(lines: list[dict[str, Any]], run: Path, cpu_seconds: float) -> dict[str, Any]:

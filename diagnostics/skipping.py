@@ -35,4 +35,4 @@ def cause(place: Path, count: int, objective: Objective, batch: Batch, columns: 
     kept = path.name if there or count < KEPT else None
     if found is not None:
         return f" The {replace(found, dumped=kept)}"
-    return f" The batch is in {kept}." if kept else ""
+    return f" No term is broken in the batch{f', which is in {kept}' if kept else ''}."

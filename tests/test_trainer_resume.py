@@ -15,6 +15,7 @@ import torch
 from checkpoints import same, tensors_of, written
 
 from lossary import LossaryError, load_recipe
+from lossary.cli.training import train_recipe
 from lossary.trainer import checkpoint
 from lossary.trainer.failures import Terminated
 from lossary.trainer.loop import Trainer
@@ -155,6 +156,28 @@ def started_from(folder, *overrides):
     run = trainer(folder, *overrides)
     run.resume()
     return run
+
+
+@pytest.mark.parametrize("cut", ["before the checkpoint", "between checkpoint and recipe"])
+def test_a_resume_with_overrides_that_is_killed_is_the_run_before_it_or_after_it(cut, whole, monkeypatch):
+    old = whole.recipe.read_text()
+
+    def dies(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(*((checkpoint, "save") if cut == "before the checkpoint" else (RunFolder, "keep_recipe")), dies)
+        with pytest.raises(Killed):
+            train_recipe(None, ["train.steps=5", "train.lr=0.5"], whole.path.parent, whole.path, as_json=True)
+    assert whole.recipe.read_text() == old
+    again = trainer(RunFolder.existing(whole.path))
+    again.resume()
+    taken = cut == "between checkpoint and recipe"
+    assert (again.settings.train.steps, again.settings.train.lr) == ((5, 0.5) if taken else (4, 1e-2))
+    assert (whole.recipe.read_text() == old) != taken
+    again.run()
+    assert started_from(whole).step == again.settings.train.steps
+    assert RunFolder.existing(whole.path).recipe.read_text() == again.settings.recipe.text()
 
 
 def test_a_finished_run_that_is_resumed_stays_as_it_is(whole):

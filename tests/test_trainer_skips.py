@@ -4,6 +4,8 @@ import math
 
 import pytest
 import torch
+import torch.distributed as dist  # noqa: TID251
+from ranked import on_ranks
 
 from lossary import PerToken, load_recipe, policy_loss
 from lossary.diagnostics import localise, skipping
@@ -84,3 +86,32 @@ def test_a_full_disk_or_a_term_that_raises_does_not_end_the_run(kind, said, tmp_
     monkeypatch.setattr(skipping, "blame_and_dump", fails)
     lines = run_of({"advantage": "grpo", "policy_loss": rooted} | TINY, tmp_path, "train.steps=1").run()
     assert lines[-1]["skipped_because"].endswith(said)
+
+
+@policy_loss
+def broken_on_one(log_prob: PerToken) -> PerToken:
+    """Divide by zero on the second rank alone."""
+    return log_prob / (1.0 - dist.get_rank())
+
+
+def skipping_on(rank, size, folder):
+    """One run of which the second rank's loss breaks."""
+    at = RunFolder(folder / "run")
+    if rank == 0:
+        at.path.mkdir()
+        at.keep_recipe("{}\n")
+    dist.barrier()
+    for how in ("ddp", "fsdp2"):
+        settings = Settings.of(load_recipe({"policy_loss": broken_on_one} | TINY, ["train.steps=1", f"train.parallel={how}"]))
+        yield Trainer(settings, at).run()[-1]["skipped_because"]
+
+
+def test_of_several_ranks_the_one_with_the_cause_is_named(tmp_path):
+    one, other = on_ranks(2, skipping_on, tmp_path)
+    assert one == other
+    assert len(one) == 2
+    for told in one:
+        first, second = told.partition(" On rank 1: ")[::2]
+        assert first.endswith(" On rank 0: No term is broken in the batch, which is in skipped-1-1-rank-0.safetensors.")
+        assert second.startswith("The loss of term 'policy' (policy_loss 'broken-on-one') is broken: div at test_trainer_skips.py:")
+        assert second.endswith(" The batch is in skipped-1-1-rank-1.safetensors.")

@@ -301,10 +301,11 @@ class Trainer:
         self.listen(warning)
         self.settings.catalog.announce({"event": "warning", **warning})
 
-    def save(self) -> None:
-        """Write the checkpoint; all ranks together."""
+    def save(self, recipe: str | None = None) -> None:
+        """Write the checkpoint; all ranks together. With a recipe's text, it is the one that the run follows from this checkpoint on."""
+        before = self.folder.recipe.read_text("utf-8")
         plain = {
-            "step": self.step, "recipe": self.folder.recipe.read_text("utf-8"), "lock": self.lock, "optimizing": self.optimizing.state_dict(),
+            "step": self.step, "recipe": recipe or before, "recipe_before": before, "lock": self.lock, "optimizing": self.optimizing.state_dict(),
             "skipped": [self.skips.total, self.skips.row, self.skips.why], "objective": self.objective.state_dict(), "random": states(self.group),
             "sampler": self.snapshots.versions,
         }  # fmt: skip
@@ -321,6 +322,10 @@ class Trainer:
         plain = saved.plain
         try:
             if plain["recipe"] != self.folder.recipe.read_text("utf-8"):
+        if recipe is not None:
+            if self.group.first:
+                self.folder.keep_recipe(recipe)
+            self.group.meet()
                 raise LossaryError(f"{self.folder.path}: recipe.yaml was changed after the checkpoint was written.")
             changed = compared(plain["lock"], self.lock, str(self.folder.path))
             self.objective.load_state_dict(plain["objective"])

@@ -68,11 +68,14 @@ class Group:
         return found[0]
 
     def heard(self, mine: str) -> str:
-        """Return what all ranks say, in their order; what several say alike stands once."""
-        found = [mine] * self.size
-        if self.size > 1:
-            dist.all_gather_object(found, mine)
-        return "".join(dict.fromkeys(found))
+        """Return what every rank says, after its number where there are several; what some say alike stands once."""
+        if self.size == 1:
+            return mine
+        found, alike = [mine] * self.size, dict[str, list[int]]()
+        dist.all_gather_object(found, mine)
+        for rank, said in enumerate(found):
+            alike.setdefault(said, []).append(rank)
+        return "".join(f" On rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}:{said}" for said, ranks in alike.items())
 
     def own(self, name: str) -> str:
         """Return a name that is this rank's alone, if there are others."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..registry import LossaryError
-from .checkpoint import newest
+from .checkpoint import Saved, newest
 
 
 class RunFolder:
@@ -61,7 +61,14 @@ class RunFolder:
     def existing(cls, path: Path) -> "RunFolder":
         """Open a run to resume it; a folder without a checkpoint raises ``LossaryError``."""
         folder = cls(path)
-        _ = folder.checkpoint
+        held = Saved(folder.checkpoint).plain
+        # A resume with overrides writes its checkpoint first; where it was killed before it wrote the recipe, that is done now.
+        if (
+            isinstance(held, dict)
+            and folder.recipe.exists()
+            and held.get("recipe_before") == folder.recipe.read_text("utf-8") != held["recipe"]
+        ):
+            folder.keep_recipe(held["recipe"])
         return folder
 
     def append(self, line: Mapping[str, Any]) -> None:
