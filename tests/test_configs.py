@@ -17,13 +17,15 @@ from lossary.registry import LossaryError
 HERE = Path(__file__).parent
 GOLDEN: dict[str, Any] = json.loads((HERE / "golden/golden_policy.json").read_text())
 RECORDS = {r["id"]: r for r in GOLDEN["records"]}
-SIX = {
+FILES = {
     "verl_dapo.sh": "ppo_clip_dual/clip_higher/verl/{}/token-mean",
     "verl_gspo.yaml": "gspo/verl/{}/seq-mean-token-mean",
     "trl_grpo.yaml": "grpo_family/grpo/trl/{}/seq-mean-token-mean (mean over ALL rows)",
     "trl_gspo.yaml": "gspo/sequence(grad through mean)/trl/{}/seq-mean-token-mean (mean over ALL rows)",
     "skyrl_regular.yaml": "ppo_clip_dual/regular(no dual)/skyrl/{}/sequence_mean",
     "skyrl_gspo.sh": "gspo/skyrl/{}/sequence_mean",
+    "openrlhf_icepop.sh": "openrlhf_policy_loss/icepop/openrlhf/{}/token-mean",
+    "openrlhf_gspo.sh": "openrlhf_policy_loss/gspo/openrlhf/{}/seq-mean-token-mean",
 }
 """By file the golden record of the framework's own code with these settings."""
 
@@ -33,19 +35,26 @@ def values(case: str) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     return found, found.pop("response_mask")
 
 
-MET = [(name, case) for name, said in SIX.items() for case in GOLDEN["cases"] if said.format(case) in RECORDS]
+MET = [(name, case) for name, said in FILES.items() for case in GOLDEN["cases"] if said.format(case) in RECORDS]
 
 
 @pytest.mark.parametrize(("name", "case"), MET)
 def test_an_imported_recipe_gives_the_frameworks_own_loss(name: str, case: str) -> None:
-    record = RECORDS[SIX[name].format(case)]
     recipe = import_file(name.partition("_")[0], HERE / "configs" / name).recipe
-    del recipe["advantage"]  # the record begins with advantages
-    columns, mask = values(case)
+    compare(recipe, RECORDS[FILES[name].format(case)])
+
+
+def compare(recipe: dict[str, Any], record: dict[str, Any], **columns_of: str) -> None:
+    """Check a recipe's loss and gradient against a record, which begins with advantages."""
+    recipe = {k: v for k, v in recipe.items() if k not in ("advantage", "reward", "filter", "value_loss")}
+    columns, mask = values(record["case"])
     if "column 0" in "".join(record["inputs"]):
         columns["advantages"] = columns["advantages"][:, :1].expand_as(mask).contiguous()
     objective = lossary.compose(recipe)
-    batch = lossary.Batch.from_padded(mask, old_log_prob=columns["old_log_prob"], advantages=columns["advantages"])
+    given = {"old_log_prob": "old_log_prob", "advantages": "advantages", "rollout_log_prob": "rollout_log_prob", **columns_of}
+    batch = lossary.Batch.from_padded(mask, **{ours: columns[theirs] for ours, theirs in given.items() if theirs in columns})
+    if "correction" in recipe:
+        batch = objective.estimate(batch)
     leaf = columns["log_prob"].clone().requires_grad_()
     loss = objective.loss(objective.weigh(batch), log_prob=leaf).actor
     loss.backward()
@@ -55,11 +64,82 @@ def test_an_imported_recipe_gives_the_frameworks_own_loss(name: str, case: str) 
     torch.testing.assert_close(leaf.grad, wanted, rtol=loose, atol=1e-9)
 
 
-def test_all_six_meet_numbers() -> None:
-    assert {name for name, _ in MET} == set(SIX)
+def test_all_files_meet_numbers() -> None:
+    assert {name for name, _ in MET} == set(FILES)
 
 
-@pytest.mark.parametrize("name", SIX)
+FLAGS = {
+    "policy_loss_type": "--actor.policy_loss_type", "dual_clip": "--actor.dual_clip", "is_correction_level": "--algo.advantage.is_correction_level",
+    "is_correction_mode": "--algo.advantage.is_correction_mode", "is_correction_gating": "--algo.advantage.is_correction_gating",
+}  # fmt: skip
+OPENRLHF = [i for i, r in RECORDS.items() if r["framework"] == "openrlhf" and "token_level_loss" not in r["hyperparameters"]]
+
+
+@pytest.mark.parametrize("record", OPENRLHF)
+def test_openrlhfs_flags_give_its_own_loss(record: str) -> None:
+    """Every record of its loss, with the settings as its command line has them; its loss by sequence has no flag but gspo."""
+    h = dict(RECORDS[record]["hyperparameters"])
+    words = ["--algo.advantage.estimator group_norm --algo.kl.init_coef 0"]
+    words.append(f"--actor.eps_clip_low_high {h.pop('clip_eps_low')} {h.pop('clip_eps_high')}")
+    if (bounds := h.pop("is_correction_threshold", None)) is not None:
+        words.append("--algo.advantage.is_correction_threshold {} {}".format(*bounds))
+    words += [f"{FLAGS[k]} {v}" for k, v in h.items()]
+    found = import_config("openrlhf", " ".join(words))
+    sampled = found.recipe.get("rollout", {}).get("bypass")
+    assert bool(sampled) == bool(found.approximations)
+    compare(found.recipe, RECORDS[record], **({"old_log_prob": "rollout_log_prob"} if sampled else {}))
+
+
+def test_openrlhfs_old_names_and_new_ones_say_the_same() -> None:
+    old = "--advantage_estimator rloo --init_kl_coef 0 --eps_clip_low_high 0.2 0.27 --enable_vllm_is_correction --vllm_is_truncated_threshold 2"
+    new = """
+    algo:
+      advantage: {estimator: rloo, is_correction_level: token, is_correction_mode: clip, is_correction_threshold: [0, 2]}
+      kl: {init_coef: 0}
+    actor: {eps_clip_low_high: [0.2, 0.27]}
+    """
+    assert import_config("openrlhf", old).recipe == import_config("openrlhf", new).recipe
+    assert import_config("openrlhf", old.replace("threshold 2", "threshold 0.5 5 --use_icepop")).recipe["correction"]["use"] == "icepop"
+    with pytest.raises(IntegrationError, match=r"eps_clip and actor\.eps_clip are one setting"):
+        import_config("openrlhf", "--eps_clip 0.1 --actor.eps_clip 0.2")
+
+
+def test_what_openrlhf_does_beyond_the_loss() -> None:
+    text = "--algo.advantage.estimator reinforce --algo.kl.target 6 --reward.stop_properly_penalty_coef -0.5 --actor.entropy_coef 0.01"
+    recipe = import_config("openrlhf", text).recipe
+    assert recipe["advantage"] == [{"use": "reinforce-plus-plus", "gamma": 1.0}, {"use": "batch-normalise"}]
+    assert recipe["kl"]["coef"] == {"use": "adaptive-kl", "kl_coef": 0.01, "target": 6, "horizon": 10000}
+    assert [t["use"] for t in recipe["reward"]] == ["stop-properly", "clip-rewards"]
+    assert recipe["entropy"] == {"coef": 0.01, "aggregation": "token-mean"}
+    (row,) = import_config("openrlhf", "--algo.advantage.estimator group_norm").approximations
+    assert "the KL to come is taken from each token" in row.reason
+
+
+# ── scripts ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_variables_of_a_script_are_put_where_they_stand() -> None:
+    text = """
+    set -x
+    clip_high=0.28  # of the paper
+    export MAX_LEN=$((1024 * 2))
+    python3 -m verl.trainer.main_ppo \\
+        algorithm.adv_estimator=grpo actor.clip_ratio_high=${clip_high} \\
+        data.max_response_length=$((MAX_LEN + 6)) actor.clip_ratio_low=${LOW:-0.1} \\
+        actor.loss_agg_mode=seq-mean-token-sum-norm "$@"
+    """.replace("\\\\", "\\")
+    recipe = import_config("verl", text).recipe
+    assert (recipe["policy_loss"]["clip_ratio_low"], recipe["policy_loss"]["clip_ratio_high"]) == (0.1, 0.28)
+    assert recipe["aggregation"] == {"use": "seq-mean-token-sum-norm", "loss_scale_factor": 2054}
+
+
+def test_words_after_an_option_are_its_values() -> None:
+    found = import_config("openrlhf", "run --reward.clip_range -5 5 --algo.advantage.estimator gae --ds.targets q_proj k_proj -- --bf16")
+    assert found.recipe["reward"] == {"use": "clip-rewards", "reward_clip_range": [-5.0, 5.0]}
+    assert {row.key: row.value for row in found.rows}["ds.targets"] == ["q_proj", "k_proj"]
+
+
+@pytest.mark.parametrize("name", FILES)
 def test_every_key_has_its_row(name: str) -> None:
     framework = name.partition("_")[0]
     found = import_file(framework, HERE / "configs" / name)
@@ -91,8 +171,11 @@ TOLD: dict[str, tuple[str, str, dict[str, Any]]] = {
     ),
     "OpenRLHF: flags": (
         "openrlhf",
-        "--algo.advantage.estimator dr_grpo --actor.eps_clip_low_high '[0.1, 0.3]' --algo.kl.init_coef 0 --ds.zero_stage 3",
-        {"advantage": {"use": "grpo", "scale": "none"}, "aggregation": "token-mean"},
+        "--algo.advantage.estimator dr_grpo --actor.eps_clip_low_high 0.1 0.3 --algo.kl.init_coef 0 --ds.zero_stage 3",
+        {
+            "advantage": {"use": "grpo", "scale": "none"},
+            "policy_loss": {"use": "ppo-clip", "clip_ratio_low": 0.1, "clip_ratio_high": 0.3, "log_ratio_bound": 20},
+        },
     ),
 }
 
@@ -120,6 +203,12 @@ def test_approximations_are_told_with_their_reason() -> None:
         ("trl", "loss_type: ppo", "is none of TRL"),
         ("verl", "actor.clip_ratio_low=1 actor.clip_ratio_low=2", "said twice"),
         ("trl", "epsilon: [", "the configuration:1"),
+        ("verl", "actor.clip_ratio_low=$LOW algorithm.adv_estimator=rloo", "clip_ratio_low: what the shell puts for .* is not known"),
+        ("verl", "actor.clip_ratio_low='0.1", "no command line: No closing quotation"),
+        ("openrlhf", "--actor.eps_clip_low_high 0.1", "is not two numbers"),
+        ("openrlhf", "--algo.advantage.estimator group_nrm", "Did you mean 'group_norm'"),
+        ("openrlhf", "--actor.policy_loss_type cispo", "ppo and gspo"),
+        ("openrlhf", "--algo.advantage.is_correction_level seq --algo.advantage.is_correction_mode clip", "'seq' with mode 'clip'"),
     ],
 )
 def test_what_cannot_be_read_is_an_error(framework: str, text: str, say: str) -> None:

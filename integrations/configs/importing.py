@@ -1,17 +1,17 @@
 """``import-config``: a file of another framework, read into a recipe that composes."""
 
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ...builtin import catalog
-from ...pipeline import load_recipe, read_yaml, scalar
+from ...pipeline import load_recipe, read_yaml
 from ...pipeline.build import build
 from ...registry import LossaryError, RecipeError, listing, nearest
 from . import openrlhf, skyrl, trl, verl
 from .mapping import APPROXIMATED, Reading, Row, flat
+from .shell import values_of_words
 
 FRAMEWORKS = {"verl": verl, "trl": trl, "skyrl": skyrl, "openrlhf": openrlhf}
 
@@ -56,32 +56,10 @@ def import_file(framework: str, path: Path) -> Imported:
 
 def values_of(text: str, source: str) -> dict[str, Any]:
     """Return ``{"a.b": value}`` of YAML or of a command's words; a key said twice raises ``LossaryError``."""
-    plain = re.sub(r"\\\s*\n", " ", "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#")))
+    plain = "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("#"))
     if re.search(r"(^|\s)(--[\w.]+|[+]{0,2}[\w.]+=)", plain) and not re.search(r"^\s*[\w.]+:(\s|$)", plain, re.M):
-        return _words(shlex.split(plain), source)
+        return values_of_words(plain, source)
     document = read_yaml(text, source)
     if document.faults:
         raise RecipeError(document.faults)
     return flat(document.values)
-
-
-def _words(words: list[str], source: str) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    i = 0
-    while i < len(words):
-        word, value = words[i], None
-        if word.startswith("--") and "=" not in word:
-            following = words[i + 1 : i + 2]
-            bare = not following or following[0].startswith("--")
-            value, i = (True, i + 1) if bare else (scalar(following[0]), i + 2)
-            key = word[2:]
-        elif "=" in word:
-            key, _, said = word.lstrip("-+").partition("=")
-            value, i = scalar(said), i + 1
-        else:
-            i += 1
-            continue  # the program's own name, or what it runs
-        if key in out:
-            raise LossaryError(f"{source}: {key} is said twice.")
-        out[key] = {"True": True, "False": False, "None": None}.get(value, value) if isinstance(value, str) else value
-    return out

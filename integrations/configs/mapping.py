@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import Any
 
+from ..gate import IntegrationError
+
 MAPPED, APPROXIMATED, DROPPED = "mapped", "approximated", "dropped"
 MISSING: Any = object()
 
@@ -32,9 +34,15 @@ class Reading:
     taken: set[str] = field(default_factory=set)
 
     def get(self, key: str) -> Any:
-        """Return what was said of a key, or the framework's own default; a key counts as read from now on."""
+        """Return what was said of a key, or the framework's own default; a key counts as read from now on.
+
+        A value that only a shell could give raises ``IntegrationError``.
+        """
         self.taken.add(key)
-        return self.values.get(key, self.defaults.get(key))
+        value = self.values.get(key, self.defaults.get(key))
+        if isinstance(value, str) and "$" in value:
+            raise IntegrationError(f"{key}: what the shell puts for {value!r} is not known; write the value.")
+        return value
 
     def told(self, key: str, here: str, *, fate: str = MAPPED, reason: str = "") -> Any:
         """Return a key's value and say where it went; a default that nobody wrote leaves a row only if it is not plainly mapped."""
