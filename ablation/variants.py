@@ -1,17 +1,25 @@
 """From a file to runs: the grid, each variant named by its difference, and every one checked before the first begins."""
 
-import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from itertools import product
+from math import prod
 from typing import Any
 
 from ..builtin import catalog
 from ..pipeline import Recipe, load_recipe, override_from, part_of
 from ..registry import Fault, RecipeError
+from ..trainer.run_folder import file_name
 from ..trainer.settings import Settings
 from .ablation import Ablation
 from .naming import Labels, normal
+
+LONGEST = 100
+"""Characters of a variant's name as a file."""
+LARGEST = 100_000
+"""Combinations that are looked at, before any is excluded."""
 
 
 @dataclass(frozen=True)
@@ -55,18 +63,19 @@ def spread(ablation: Ablation, overrides: Iterable[str] = ()) -> Grid:
     if not cells and not faults:
         ablation.fault(("exclude",), "nothing is left: every variant is excluded")
         faults += ablation.faults[-1:]
-    if len(cells) * len(ablation.seeds) > ablation.budget.runs:
+    if many := len(cells) * len(ablation.seeds) > ablation.budget.runs:
         said = f"{len(cells)} variants with {len(ablation.seeds)} seeds are {len(cells) * len(ablation.seeds)} runs, more than budget.runs"
         at = ("budget",) if "budget" in ablation.document.values else ("vary",)
         faults.append(Fault(".".join(at), ablation.document.place(at), f"{said} = {ablation.budget.runs}"))
     labels, variants = Labels(ablation.vary), []
-    for cell in cells:
+    for cell in cells[:1] if many else cells:
         made = _variant(ablation, base, cell, labels, faults)
         variants += [made] if made is not None else []
     if not cells:
         _checked(base, faults)
     if faults:
         raise RecipeError(list(dict.fromkeys(faults)))
+    variants = [replace(v, slug=s) for v, s in zip(variants, slugs([v.name for v in variants]), strict=True)]
     first = next((v for v in variants if _unchanged(base, v)), None)
     return Grid(variants, (first or variants[0]).contestant, first is not None, base.variables)
 
@@ -94,6 +103,11 @@ def _cells(ablation: Ablation, faults: list[Fault]) -> list[dict[str, int]]:
     grouped = {p: tuple(g) for g in ablation.zips for p in g}
     axes = list(dict.fromkeys(grouped.get(p, (p,)) for p in ablation.vary))
     ranges = [range(len(ablation.vary[axis[0]])) for axis in axes]
+    if (n := prod(len(r) for r in ranges)) > LARGEST:
+        faults.append(
+            Fault("vary", ablation.document.place(("vary",)), f"{n:,} combinations, even before exclude, are more than {LARGEST:,}")
+        )
+        return []
     cells = [{p: i for axis, i in zip(axes, chosen, strict=True) for p in axis} for chosen in product(*ranges)]
     for entry in ablation.exclude:
         rule = {p: v for p, v in entry.items() if p != "at"}
@@ -129,7 +143,7 @@ def _variant(ablation: Ablation, base: Recipe, cell: dict[str, int], labels: Lab
     contestant = labels.name(alike) or "all"
     return Variant(
         name,
-        slug(name),
+        "",
         changes,
         contestant,
         labels.name(apart),
@@ -163,6 +177,11 @@ def _unchanged(base: Recipe, variant: Variant) -> bool:
     return all(normal(there(path)) == normal(value) for path, value in variant.changes.items())
 
 
-def slug(name: str) -> str:
-    """Return a name as that of a file."""
-    return re.sub(r"[^\w.+=-]+", "-", name).strip(".-") or "run"
+def slugs(names: Sequence[str]) -> list[str]:
+    """Return names as those of files, the same that the trainer gives to a run's folder; what would be alike, or too long, ends in a hash."""
+    plain = [file_name(name) for name in names]
+    folded = Counter(p.lower() for p in plain)
+    return [
+        p if folded[p.lower()] == 1 and len(p) <= LONGEST else f"{p[:LONGEST].rstrip('.-')}-{sha256(name.encode()).hexdigest()[:8]}"
+        for p, name in zip(plain, names, strict=True)
+    ]

@@ -13,11 +13,12 @@ import pytest
 from commands import ended
 
 from lossary.ablation.ablation import bundled_ablations, parsed, read_ablation
-from lossary.ablation.folder import AblationFolder
+from lossary.ablation.folder import AblationFolder, Run
 from lossary.ablation.report import page
 from lossary.ablation.slurm import Slurm
-from lossary.ablation.variants import spread
+from lossary.ablation.variants import slugs, spread
 from lossary.registry import LossaryError, RecipeError
+from lossary.trainer.run_folder import RunFolder
 
 TINY = """
 base:
@@ -64,6 +65,33 @@ def test_the_base_is_the_variant_that_changes_nothing():
     assert (made.base, made.base_is_recipe) == ("token-mean", True)
     made = grid("base: grpo\nvary: {train.lr: [1e-4, 1e-5]}")
     assert (made.base, made.base_is_recipe) == ("lr=0.0001", False)
+
+
+def test_a_run_is_found_by_its_variants_name(tmp_path):
+    """The trainer names a run's folder after the recipe's file; whatever is in a name, the two agree and stay apart."""
+    said = [
+        "lr=0.001, no kl",
+        "ppo-clip(clip_ratio_high=0.3)",
+        "a/b",
+        "../up",
+        "a=1",
+        "a-1",
+        "A 1",
+        "lr=1 #2",
+        "[x*]?",
+        "ü" * 300,
+        "ü" * 299,
+        "...",
+    ]
+    made = slugs(said)
+    assert len({s.lower() for s in made}) == len(said)
+    folder = AblationFolder(tmp_path)
+    for name, slug in zip(said, made, strict=True):
+        run = Run(name, slug, 0, 1)
+        path = RunFolder.new(folder.home(run), slug, "").path
+        assert folder.run_path(run) == path
+        assert path.name == f"{slug}-0001"
+        assert path.parent == tmp_path / "runs" / "seed-0"
 
 
 def test_zip_and_exclude():
@@ -114,6 +142,10 @@ def test_every_fault_of_every_variant_at_once():
         ("base: demo\nvary: {train.lr: [1e-3]}\nseeds: yes", "expected how many"),
         ("base: demo\nvary: {train.lr: [1e-3]}\nbudget: {step: 3}", "Did you mean 'steps'"),
         ("base: demo\nvary: {train.lr: [1e-3, 1e-4]}\nbudget: {runs: 3}", "mine.yaml:3:1: budget: 2 variants with 3 seeds are 6 runs"),
+        (
+            f"base: demo\nvary: {{{', '.join(f'train.x{i}: {list(range(10))}' for i in range(9))}}}",
+            "1,000,000,000 combinations, even before exclude",
+        ),
         ("base: dema\nvary: {train.lr: [1e-3]}", "mine.yaml:1:1: base: no recipe has this name. Did you mean 'demo'?"),
         ("base: demo\nvary: {train.lr: [1e-3]}\nexclude: [{train.lr: 1e-3}]", "every variant is excluded"),
         ("base: [demo]\nvary: {train.lr: [1e-3]}", "expected the name of a recipe"),

@@ -11,6 +11,11 @@ from ..registry import LossaryError
 from .checkpoint import Saved, newest
 
 
+def file_name(name: str) -> str:
+    """Return a name as a run's folder bears it: one from a stranger's recipe stays a name."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip(".-") or "run"
+
+
 class RunFolder:
     """Where a run writes. A new run gets the next free number; a resumed one goes on where its checkpoint stands."""
 
@@ -28,7 +33,7 @@ class RunFolder:
     @classmethod
     def new(cls, parent: Path, name: str, recipe: str, code: Mapping[str, bytes] | None = None) -> "RunFolder":
         """Make ``parent/name-0001`` or the next free number, and write the recipe and its plugin files (``recipe.code()``) into it."""
-        name = re.sub(r"[^\w.+-]+", "-", name).lstrip(".-") or "run"  # a name from a stranger's recipe stays a name
+        name = file_name(name)
         try:
             parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
