@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from ..batch import Batch
-from ..pipeline import Objective, Recipe, build, load_recipe
+from ..pipeline import Objective, Recipe, build, load_recipe, read_yaml
 from ..pipeline.terms import Plan
-from ..registry import FIELDS, Catalog, Level, LossaryError, fingerprint, listing
-from .packing import DumpError, packed, unpacked
+from ..registry import FIELDS, Catalog, Level, LossaryError, RecipeError, fingerprint, listing
+from .packing import REAL, DumpError, packed, unpacked
 from .running import Result, rerun
 
 FORMAT = 1
@@ -57,6 +56,8 @@ class Dump:
         if recipe is None and self.recipe is None:
             raise DumpError("the file holds a batch without a recipe; name one with --against.")
         objective = Objective(build(recipe or self.read_recipe(), catalog), seed=self.seed)
+        if recipe is None:
+            self._fits(objective.plan)
         if self.state is not None:
             try:
                 objective.load_state_dict(self.state)
@@ -66,15 +67,24 @@ class Dump:
                 objective.memory.step = int(self.state["step"])
         return objective
 
+    def _fits(self, plan: Plan) -> None:
+        """Refuse a weighed batch that lacks what its own recipe's terms are multiplied by."""
+        batch = self.batch
+        for term in plan.terms if batch.totals is not None else ():
+            seen = batch.kept if term.role == "actor" and batch.kept is not None else batch
+            if term.coefficient.fixed != 1 and term.name not in batch.coefficients:
+                raise DumpError(f"the file lacks the coefficient of term {term.name!r}; it has {listing(batch.coefficients)}.")
+            if term.aggregation not in seen.weights:
+                raise DumpError(
+                    f"the file lacks the weights by {term.aggregation!r} of term {term.name!r}; it has {listing(seen.weights)}."
+                )
+
     def read_recipe(self, overrides: Sequence[str] = ()) -> Recipe:
         """Return the file's recipe with ``a.b=value`` applied."""
-        try:
-            values = yaml.safe_load(self.recipe or "")
-        except yaml.YAMLError as error:
-            raise DumpError(f"the recipe in the file is no YAML: {error}") from error
-        if not isinstance(values, dict):
-            raise DumpError(f"the recipe in the file is {type(values).__name__}; expected sections.")
-        return load_recipe(values, overrides)
+        document = read_yaml(self.recipe or "", "the recipe in the file")
+        if document.faults:
+            raise RecipeError(document.faults)
+        return load_recipe(document.values, overrides)
 
     def changed(self, plan: Plan) -> list[str]:
         """Return the components that are other code now than when the file was written."""
@@ -194,25 +204,53 @@ def _assembled(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Dump:
     outputs = {n.removeprefix("model."): x for n, x in tensors.items() if n.startswith("model.")}
     for name, x in outputs.items():
         size = len(batch) if name == "log_z" else batch.sequences.index.shape[0]
-        if name not in FIELDS or x.dim() == 0 or x.shape[0] != size or not x.is_floating_point():
+        if name not in FIELDS or x.dim() == 0 or x.shape[0] != size or x.dtype not in REAL:
             raise DumpError(f"the model's {name!r} is {x.dtype} {list(x.shape)}; expected real numbers [{size}, ...].")
     recipe, lock, seed, state = (meta.get(n) for n in ("recipe", "lock", "seed", "state"))
     for name, value, kind in (("recipe", recipe, str), ("lock", lock, dict), ("seed", seed, int), ("state", state, dict)):
         if value is not None and not isinstance(value, kind):
             raise DumpError(f"the part {name!r} is {type(value).__name__}; expected {kind.__name__}.")
+    if seed is not None and not -(1 << 63) <= seed < 1 << 63:
+        raise DumpError(f"the seed is {seed}; expected 64 bits.")
     return Dump(
         batch=batch,
         outputs=outputs,
         recipe=recipe,
-        lock=lock,
+        lock=None if lock is None else _locked(lock),
         seed=seed or 0,
-        state=None if state is None else _filled(state, tensors),
-        generator=tensors.get("generator"),
+        state=None if state is None else _state(state, tensors),
+        generator=_generator(tensors.get("generator")),
         recorded=_recorded(tensors, meta.get("metrics")),
         tokens=_texts(meta, "tokens", batch.sequences.index.shape[0]),
         group_names=_texts(meta, "group_names", len(batch)),
         note=str(meta.get("note", "")),
     )
+
+
+def _locked(lock: dict[str, Any]) -> dict[str, Any]:
+    used = lock.get("components")
+    if not isinstance(used, list) or not all(
+        isinstance(c, dict) and isinstance(c.get("slot"), str) and isinstance(c.get("code"), str) for c in used
+    ):
+        raise DumpError("the part 'lock' names no components with their slots and code.")
+    return lock
+
+
+def _state(said: dict[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    state = _filled(said, tensors)
+    step = state.get("step") if isinstance(state, dict) else None
+    if type(step) is not int or not 0 <= step < 1 << 63:
+        raise DumpError(f"the state says that {step!r} steps were taken; expected a count.")
+    return {str(k): v for k, v in state.items()}
+
+
+def _generator(x: Tensor | None) -> Tensor | None:
+    if x is not None:
+        try:
+            torch.Generator().set_state(x)
+        except (RuntimeError, TypeError) as error:
+            raise DumpError(f"'generator' is no state of torch's generator: {error}") from error
+    return x
 
 
 def _texts(meta: Mapping[str, Any], name: str, size: int) -> tuple[str, ...]:
@@ -230,7 +268,7 @@ def _tensors_of(result: Result) -> dict[str, Tensor]:
 def _recorded(tensors: Mapping[str, Tensor], metrics: Any) -> Result | None:
     if "recorded.total" not in tensors:
         return None
-    if not isinstance(metrics, dict) or not all(isinstance(x, (int, float)) for x in metrics.values()):
+    if not isinstance(metrics, dict) or not all(isinstance(x, float) or (type(x) is int and abs(x) < 1 << 63) for x in metrics.values()):
         raise DumpError("the part 'metrics' is no mapping of names to numbers.")
 
     def of(what: str) -> dict[str, Tensor]:

@@ -13,11 +13,15 @@ from ..batch.batch import is_spread
 from ..batch.border import ranked
 from ..batch.layout import Layout
 from ..pipeline.metrics import Measure
-from ..registry import Level, LossaryError, Totals
+from ..registry import FIELDS, Level, LossaryError, Totals
 
 T = TypeVar("T")
 FLAGS = ("idle", "estimated", "measured")
 COUNTS = ("tokens", "sequences", "groups", "tokens_original")
+REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+MOST_POSITIONS = 1 << 32
+"""Positions of a layout that are believed: whoever unpacks a column allocates them all."""
 
 
 class DumpError(LossaryError):
@@ -66,6 +70,7 @@ def packed(tensors: Mapping[str, Tensor], said: Mapping[str, Any], outer: Batch 
         size = len(rows) if levels.get(name) is Level.SEQUENCE and name in columns else total
         if x.dim() == 0 or x.shape[0] != size:
             raise DumpError(f"{name!r} has the shape {list(x.shape)}; expected [{size}, ...].")
+        _numbers(name, x)
     ids = columns.get("group_ids")
     if ids is not None and (ids.dim() != 1 or ids.dtype != torch.long):
         raise DumpError(f"column 'group_ids' is {ids.dtype} {list(ids.shape)}; expected one 64-bit integer per sequence.")
@@ -89,6 +94,16 @@ def packed(tensors: Mapping[str, Tensor], said: Mapping[str, Any], outer: Batch 
     return replace(batch, kept=inner)
 
 
+def _numbers(name: str, x: Tensor) -> None:
+    """Refuse what no loss computes with, and real numbers where whole ones are counted, or the reverse."""
+    said = FIELDS.get(name)
+    kinds = (*REAL, *WHOLE, torch.bool) if said is None else WHOLE if said.integer else REAL
+    if x.dtype not in kinds:
+        raise DumpError(
+            f"{name!r} holds {x.dtype}; expected {'numbers' if said is None else 'integers' if said.integer else 'real numbers'}."
+        )
+
+
 def _whole(tensors: Mapping[str, Tensor], name: str, total: int | None = None) -> Tensor:
     """Return a tensor of 64-bit integers ``[total]``."""
     x = tensors.get(name)
@@ -106,8 +121,8 @@ def _spread(x: Tensor, total: int) -> Tensor:
 
 def _number(tensors: Mapping[str, Tensor], name: str) -> Tensor:
     x = tensors.get(name)
-    if x is None or x.dim() != 0:
-        raise DumpError(f"{name!r} is {'missing' if x is None else list(x.shape)}; expected one number.")
+    if x is None or x.dim() != 0 or x.dtype not in (torch.float32, torch.float64):
+        raise DumpError(f"{name!r} is {'missing' if x is None else f'{x.dtype} {list(x.shape)}'}; expected one real number.")
     return x
 
 
@@ -120,7 +135,7 @@ def _part(said: Mapping[str, Any], name: str, kind: type[T]) -> T:
 
 def _integers(said: Mapping[str, Any], name: str, sizes: Iterable[int]) -> tuple[int, ...]:
     values = _part(said, name, list)
-    if len(values) not in sizes or not all(type(v) is int and v >= 0 for v in values):
+    if len(values) not in sizes or not all(type(v) is int and 0 <= v < 1 << 63 for v in values):
         raise DumpError(f"the part {name!r} is no list of {max(sizes)} counts.")
     return tuple(values)
 
@@ -139,6 +154,8 @@ def _layout(tensors: Mapping[str, Tensor], said: Mapping[str, Any], total: int, 
     if width is not None and (type(width) is not int or any(span != width for span in spans)):
         raise DumpError(f"the padded width is {width!r}, which is not that of every row.")
     positions = sum(spans)
+    if positions > MOST_POSITIONS:
+        raise DumpError(f"the layout has {positions} positions; at most {MOST_POSITIONS} are believed.")
     if bool(((source < 0) | (source >= positions)).any()) or starts.tolist() != [0, *accumulate(spans)][:rows]:
         raise DumpError(f"the layout points outside its {positions} positions.")
     return Layout(source, starts, spans, width, _part(said, "jagged", bool), _part(said, "shiftable", bool))
