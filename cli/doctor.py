@@ -56,8 +56,7 @@ def _judge(file: Path, *, as_json: bool) -> int:
     console.print(f"{file}: {len(lines)} lines", style="bold", highlight=False, soft_wrap=True, markup=False)
     for w in found:
         console.print()
-        console.print(Text.assemble(("warning", "yellow"), "  ", (w.rule, "cyan"), f"  step {w.step}"), highlight=False, soft_wrap=True)
-        _say(console, w.found, w.why, w.remedy)
+        _print_one(console, w)
     console.print()
     console.print(f"{len(found) or 'no'} warning{'s' if len(found) != 1 else ''}; {len(RULES)} rules", highlight=False, soft_wrap=True)
     return 0

@@ -5,7 +5,7 @@ from .dump import Dump, load_batch, save_batch
 from .finding import Finding, Inspection, Place
 from .inspecting import CHECKS, inspect, inspect_padded
 from .packing import DumpError
-from .rules import RULES, Warned, warned
+from .rules import RULES, warned
 
 __all__ = [
     "CHECKS",
@@ -16,7 +16,6 @@ __all__ = [
     "Finding",
     "Inspection",
     "Place",
-    "Warned",
     "blame_and_dump",
     "inspect",
     "inspect_padded",

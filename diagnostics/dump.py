@@ -1,7 +1,6 @@
 """A batch in a file, with all that its loss was made of: what a night left behind for the morning. ``safetensors``, so no code is ever read."""
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +13,9 @@ from torch import Tensor
 
 from ..batch import Batch
 from ..pipeline import Objective, Recipe, build, load_recipe, read_yaml
+from ..pipeline.lock import lock_of
 from ..pipeline.terms import Plan
-from ..registry import FIELDS, Catalog, Level, LossaryError, RecipeError, fingerprint, listing
+from ..registry import FIELDS, Catalog, Level, LossaryError, RecipeError, listing
 from .packing import REAL, DumpError, packed, unpacked
 from .running import Result, rerun
 
@@ -91,23 +91,6 @@ class Dump:
         before = {c["slot"]: c["code"] for c in (self.lock or {}).get("components", ())}
         now = {c["slot"]: c["code"] for c in lock_of(plan)["components"]}
         return [slot for slot, code in before.items() if now.get(slot) != code]
-
-
-def lock_of(plan: Plan) -> dict[str, Any]:
-    """Return what a recipe resolved to: every component with its settings, who brought it and the fingerprint of its code."""
-    used = [
-        {
-            "slot": b.slot,
-            "kind": b.component.kind.name,
-            "use": b.component.name,
-            "params": {n: v if isinstance(v, (bool, int, float, str, type(None))) else repr(v) for n, v in b.params.items()},
-            "from": b.component.distribution,
-            "code": fingerprint([b.component]),
-        }
-        for b in plan.bounds
-    ]
-    house = sys.modules[__name__.partition(".")[0]]  # not imported: what stands above must not be reached from here
-    return {"lossary": house.__version__, "torch": torch.__version__, "components": used}
 
 
 def save_batch(

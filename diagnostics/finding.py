@@ -10,16 +10,18 @@ SERIOUS: Severity = "error"
 
 @dataclass(frozen=True)
 class Place:
-    """Where in a batch: as much of it as is known, all counted from 0; ``token`` is the place among the sequence's sampled tokens."""
+    """Where in a batch or a run: as much of it as is known; all but ``step`` count from 0, ``token`` among the sequence's sampled tokens."""
 
     column: str | None = None
     sequence: int | None = None
     token: int | None = None
     group: int | None = None
+    step: int | None = None
+    """Of a run, as its lines count them."""
 
     def __str__(self) -> str:
         said = [f"column {self.column!r}"] if self.column is not None else []
-        parts = (("group", self.group), ("sequence", self.sequence), ("token", self.token))
+        parts = (("step", self.step), ("group", self.group), ("sequence", self.sequence), ("token", self.token))
         return ", ".join([*said, *(f"{name} {value}" for name, value in parts if value is not None)]) or "the whole batch"
 
 
@@ -28,6 +30,7 @@ class Finding:
     """One fault. ``error``: what is learned is wrong, or nothing is; ``warning``: it may be meant, but seldom is."""
 
     check: str
+    """The check of a batch or the rule of a run that struck."""
     severity: Severity
     place: Place
     found: str

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
+from .finding import Finding, Place
+
 Line = Mapping[str, Any]
 WINDOW = 20
 """Steps that a trend is taken over."""
@@ -27,24 +29,6 @@ CLIPPED, LONG = 0.3, 3
 """Clip fraction above which, for this many steps running, an update is mostly clipping."""
 OLD = 4.0
 """Optimizer steps, or versions of the policy, between sampling and training."""
-
-
-@dataclass(frozen=True)
-class Warned:
-    """One rule that struck: its name, the step, what was seen, why it matters and what to do."""
-
-    rule: str
-    step: int
-    found: str
-    why: str
-    remedy: str
-
-    def __str__(self) -> str:
-        return f"step {self.step}: {self.rule}: {self.found}"
-
-    def plain(self) -> dict[str, Any]:
-        """Return it as JSON has it."""
-        return dict(vars(self))
 
 
 Said = tuple[str, str, str] | None
@@ -202,15 +186,15 @@ RULES = (
 """Every rule."""
 
 
-def warned(lines: Sequence[Line]) -> list[Warned]:
+def warned(lines: Sequence[Line]) -> list[Finding]:
     """Return what strikes at the last line; a rule that struck at the line before is not repeated."""
     if not lines or "step" not in lines[-1]:
         return []
     if len(lines) > FIRST + LAST:
         lines = [*lines[:FIRST], *lines[-LAST:]]
-    said: list[Warned] = []
+    said: list[Finding] = []
     for rule in RULES:
         now = rule.function(lines)
         if now is not None and (len(lines) == 1 or rule.function(lines[:-1]) is None):
-            said.append(Warned(rule.name, int(lines[-1]["step"]), *now))
+            said.append(Finding(rule.name, "warning", Place(step=int(lines[-1]["step"])), *now))
     return said

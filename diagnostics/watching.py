@@ -47,7 +47,7 @@ class Watch:
     def judge(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """Ask the rules about the last line."""
         if self.every:
-            self._write({"step": w.step, "warning": w.rule, "severity": "warning", **w.plain()} for w in warned(lines))
+            self._write({"step": w.place.step, "warning": w.check, **w.plain()} for w in warned(lines))
 
     def _write(self, found: Iterable[Mapping[str, Any]]) -> None:
         for line in found:

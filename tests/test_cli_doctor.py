@@ -94,7 +94,7 @@ def test_a_run_is_judged_by_its_lines(tmp_path):
         code, out, _ = run("doctor", str(target))
         assert (code, "warning  clip-saturated  step 7" in out, "1 warning; 8 rules" in out) == (0, True, True)
     told = json.loads(run("doctor", str(tmp_path), "--json")[1])
-    assert [(w["rule"], w["step"]) for w in told["warnings"]] == [("clip-saturated", 7)]
+    assert [(w["check"], w["place"]["step"]) for w in told["warnings"]] == [("clip-saturated", 7)]
 
 
 @pytest.mark.parametrize(

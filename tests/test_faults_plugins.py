@@ -11,7 +11,7 @@ from plugin_site import GOOD, first_loss, install, pl, write
 import lossary
 from lossary import Batch, Catalog, LossaryError, PluginError, RecipeError, SignatureError, UnknownName
 from lossary.pipeline import load_recipe
-from lossary.pipeline.lock import lock
+from lossary.pipeline.lock import lock_of
 from lossary.registry import API, PluginWarning, Selection, api, component_of, fingerprint, policy_loss
 from lossary.trainer.loop import Trainer
 from lossary.trainer.run_folder import RunFolder
@@ -150,8 +150,9 @@ def test_registry_o8_a_run_that_was_killed_goes_on_with_the_same_code(site):
         Trainer(settings, folder, kill).run()
     source.write_text(pl("half_pg", "return -0.7 * log_prob * advantages"))  # the run has a copy of its own
     resumed = Settings.of(load_recipe(folder.recipe))
-    assert lock(resumed.plan) == lock(settings.plan)
-    assert lock(resumed.plan)["components"]["policy_loss/half-pg"][0] == "plugin my_losses.py"
+    assert lock_of(resumed.plan) == lock_of(settings.plan)
+    (mine,) = [c for c in lock_of(resumed.plan)["components"] if c["kind"] == "policy_loss"]
+    assert (mine["use"], mine["from"]) == ("half-pg", "plugin my_losses.py")
     trainer = Trainer(resumed, folder)
     trainer.resume()
     assert trainer.step == 2  # the last whole checkpoint

@@ -59,7 +59,7 @@ CURVES = {
 def test_a_planted_curve_is_named_once(name):
     change, steps = CURVES[name]
     found = judged(planted(change))
-    assert [(w.rule, w.step) for w in found] == [(name.partition(" ")[0], step) for step in steps]
+    assert [(w.check, w.place.step) for w in found] == [(name.partition(" ")[0], step) for step in steps]
     assert all(w.found and w.why and w.remedy for w in found)
 
 

@@ -18,7 +18,7 @@ from ..diagnostics.skipping import cause
 from ..diagnostics.watching import Watch
 from ..models import prompt_within
 from ..pipeline import LossOut, Objective
-from ..pipeline.lock import compared, lock
+from ..pipeline.lock import compared, lock_of
 from ..registry import Level, LossaryError
 from ..tasks import Item
 from ..tasks.brought import filled
@@ -57,7 +57,7 @@ class Trainer:
         needs = {**self.objective.needs("estimate"), **self.objective.needs("loss")}
         self.critic = self._critic() if {"values", "old_values"} & set(needs) else None
         self.needs_reference = bool({"ref_log_prob", "ref_logits"} & set(needs))
-        self.resumed, self.lock = False, lock(settings.plan)
+        self.resumed, self.lock = False, lock_of(settings.plan)
         self.backend = backend_of(settings.rollout.backend, self.policy, pad_id=self.chars.pad_id, eos_id=self.chars.eos_id)
         self.snapshots = Snapshots(settings.rollout.staleness)
         # Sharded weights are whole in the forward of a module of the model, so the head is one.
