@@ -18,14 +18,15 @@ from ..conformance import Broken, Check, NotExamined, checks_for
 from ..registry import FIELDS, KINDS, Catalog, Component, LossaryError, PluginError, UnknownName, nearest
 from ..registry.claims import CLAIMS
 
-_STYLE = {"kept": "green", "deviates": "yellow", "broken": "bold red", "not seen": "dim"}
+_STYLE = {"kept": "green", "deviates": "yellow", "broken": "bold red", "not seen": "dim", "not claimed": "dim"}
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """What came of one check."""
+    """What came of one check, or that a claim is not made and nobody looked."""
 
-    check: Check
+    name: str
+    claim: str
     outcome: str
     message: str = ""
 
@@ -40,7 +41,7 @@ def conform(target: str, *, compile: bool, examples: int, as_json: bool) -> int:
         for component in chosen:
             status.update(escape(f"{component.kind.name}/{component.name}"))
             checks = checks_for(component, columns=columns, compile=compile, examples=examples)
-            found.append((component, [_seen(check) for check in checks]))
+            found.append((component, [*map(_seen, checks), *_not_claimed(component)]))
     if as_json:
         print(json.dumps([_described(component, seen) for component, seen in found], indent=1))
     elif len(found) == 1:
@@ -54,10 +55,15 @@ def _seen(check: Check) -> _Seen:
     try:
         check()
     except NotExamined as error:
-        return _Seen(check, "not seen", str(error))
+        return _Seen(check.name, check.claim, "not seen", str(error))
     except Broken as error:
-        return _Seen(check, "broken", str(error))
-    return _Seen(check, "deviates" if check.deviation else "kept", check.deviation)
+        return _Seen(check.name, check.claim, "broken", str(error))
+    return _Seen(check.name, check.claim, "deviates" if check.deviation else "kept", check.deviation)
+
+
+def _not_claimed(c: Component) -> list[_Seen]:
+    """Return what its kind may claim and it does not."""
+    return [_Seen(name, says, "not claimed") for name, (kinds, says) in CLAIMS.items() if c.kind.name in kinds and name not in c.claims]
 
 
 # ── what is meant ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -126,25 +132,23 @@ def _page(console: Console, component: Component, seen: list[_Seen]) -> None:
     table.add_column(no_wrap=True, style="cyan")
     table.add_column(overflow="fold")
     for s in seen:
-        sentence = f"{s.check.claim} Declared not to hold: {s.message}" if s.outcome == "deviates" else s.check.claim
-        table.add_row(Text(s.outcome, style=_STYLE[s.outcome]), s.check.name, escape(sentence))
+        sentence = f"{s.claim} Declared not to hold: {s.message}" if s.outcome == "deviates" else s.claim
+        table.add_row(Text(s.outcome, style=_STYLE[s.outcome]), s.name, escape(sentence))
     console.print(table, highlight=False)
     _spelt_out(console, seen)
-    if open_claims := _not_made(component):
-        console.print()
-        console.print(f"claims not made: {', '.join(open_claims)}", highlight=False)
     _sum(console, [(component, seen)])
 
 
 def _table(console: Console, found: list[tuple[Component, list[_Seen]]]) -> None:
-    """Print one row for each component: how many checks it keeps, and by name those that it does not."""
+    """Print one row for each component: how many checks it keeps, how many claims it does not make, and by name what it does not keep."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1))
     table.add_column("component", style="cyan", no_wrap=True)
     table.add_column("kept", justify="right", no_wrap=True)
+    table.add_column("open", justify="right", no_wrap=True)
     table.add_column("otherwise", overflow="fold")
     for component, seen in found:
-        kept = sum(s.outcome == "kept" for s in seen)
-        table.add_row(f"{component.kind.name}/{component.name}", str(kept), _otherwise(seen))
+        kept, open_claims = (str(sum(s.outcome == o for s in seen)) for o in ("kept", "not claimed"))
+        table.add_row(f"{component.kind.name}/{component.name}", kept, open_claims, _otherwise(seen))
     console.print(table, highlight=False)
     for _, seen in found:
         _spelt_out(console, seen)
@@ -154,15 +158,10 @@ def _table(console: Console, found: list[tuple[Component, list[_Seen]]]) -> None
 def _otherwise(seen: list[_Seen]) -> Text:
     line = Text()
     for outcome in ("broken", "not seen", "deviates"):
-        names = [s.check.name + (f" ({s.message.rstrip('.')})" if outcome == "deviates" else "") for s in seen if s.outcome == outcome]
+        names = [s.name + (f" ({s.message.rstrip('.')})" if outcome == "deviates" else "") for s in seen if s.outcome == outcome]
         if names:
             line.append("; " if line else "").append(outcome, style=_STYLE[outcome]).append(f": {', '.join(names)}")
     return line
-
-
-def _not_made(c: Component) -> list[str]:
-    """Return the claims that a component makes none of, though its kind may: nothing then looks at its direction."""
-    return [] if c.claims else [name for name, (kinds, _) in CLAIMS.items() if c.kind.name in kinds]
 
 
 def _head(console: Console, c: Component) -> None:
@@ -182,9 +181,10 @@ def _spelt_out(console: Console, seen: Iterable[_Seen]) -> None:
 
 def _sum(console: Console, found: list[tuple[Component, list[_Seen]]]) -> None:
     counts = {outcome: sum(s.outcome == outcome for _, seen in found for s in seen) for outcome in _STYLE}
+    unclaimed = counts.pop("not claimed")
     said = ", ".join(f"{n} {outcome}" for outcome, n in counts.items() if n or outcome == "kept")
     console.print()
-    console.print(f"{sum(counts.values())} checks: {said}", highlight=False)
+    console.print(f"{sum(counts.values())} checks: {said}" + (f"; {unclaimed} not claimed" if unclaimed else ""), highlight=False)
 
 
 def _described(c: Component, seen: list[_Seen]) -> dict[str, Any]:
@@ -192,10 +192,6 @@ def _described(c: Component, seen: list[_Seen]) -> dict[str, Any]:
         "kind": c.kind.name,
         "name": c.name,
         "place": c.place,
-        "claims_not_made": _not_made(c),
         "distribution": c.distribution,
-        "checks": [
-            {"name": s.check.name, "claim": s.check.claim, "outcome": s.outcome.replace(" ", "-"), "message": s.message or None}
-            for s in seen
-        ],
+        "checks": [{"name": s.name, "claim": s.claim, "outcome": s.outcome.replace(" ", "-"), "message": s.message or None} for s in seen],
     }

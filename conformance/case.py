@@ -41,6 +41,7 @@ class Seeded:
     """The same numbers for the same seed, on any machine."""
 
     def __init__(self, seed: int) -> None:
+        self.seed = seed
         self.random = random.Random(f"lossary {seed}")
 
     def shape(self) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -24,24 +24,6 @@ def _is_minus_the_advantage(subject: Subject, there: Case) -> None:
     close("the gradient by log_prob", -there.columns["advantages"], found, ", minus the advantage", rtol=1e-7, atol=1e-9)
 
 
-def _on_policy_direction(subject: Subject, case: Case) -> None:
-    per_sequence = torch.where(torch.arange(len(case.lengths)) % 2 == 0, 1.3, -0.7).to(torch.float64)
-    with on(agreeing(case).having(advantages=per_sequence[case.index])) as there:
-        _follows(subject, there, per_sequence)
-
-
-def _follows(subject: Subject, case: Case, per_sequence: Tensor) -> None:
-    there = case
-    inputs = subject.inputs(there, learn=True)
-    (part,) = subject.run(inputs).parts.values()
-    (found,) = torch.autograd.grad(part.x.sum(), [inputs.leaves["log_prob"]])
-    for i in range(len(case.lengths)):
-        tokens = case.places_of([i])
-        if tokens.numel() and not float(found[tokens].sum()) * float(per_sequence[i]) < 0:
-            sign = "below" if per_sequence[i] > 0 else "above"
-            raise Off(f"a gradient {sign} 0 for sequence {i}, whose advantage is {per_sequence[i]:.6g}", f"{found[tokens].sum():.6g}")
-
-
 def _pulls_back(subject: Subject, case: Case) -> None:
     """Ratios from 1/2 to 1 where the advantage is positive, from 1 to 2 where it is negative."""
     advantages = case.columns["advantages"]
@@ -177,7 +159,6 @@ RULES = (
         _on_policy_gradient,
         long=True,
     ),
-    claim_rule("on-policy-direction", "a sign: a loss is minimised, so what is good is taken from it", _on_policy_direction, long=True),
     claim_rule("pulls-back", "the clip on the wrong side: max of the two losses, not min; or bounds that are swapped", _pulls_back),
     claim_rule(
         "zero-at-equality", "a constant left over (k3 is exp(-d) - 1 + d), or the two sides taken from different columns", _zero_at_equality

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -26,9 +25,26 @@ def tuned(component: Component) -> bool:
 
 
 def _used(subject: Subject, case: Case) -> None:
+    told = _Told(subject)
     for name in subject.settings:
-        if not any(_differs(subject.set(base), name, few=few) for base, few in _bases(subject, name)):
+        if not any(_differs(told, base, name, few=few) for base, few in _bases(subject, name)):
             raise Off(f"another result or report for another {name} on some input", "the same for all values and inputs tried")
+
+
+class _Told:
+    """What a component tells at some settings on each of a few inputs, found out once: a pair of settings is met from both sides."""
+
+    def __init__(self, subject: Subject) -> None:
+        self.subject = subject
+        self.cases = list(_inputs(subject))
+        self.known: dict[tuple[str, int], list[Any] | None] = {}
+
+    def at(self, settings: Mapping[str, Any], number: int) -> list[Any] | None:
+        """Return all that it tells on an input; None: an error."""
+        key = (repr(sorted(settings.items())), number)
+        if key not in self.known:
+            self.known[key] = _told(self.subject.set(settings), self.cases[number])
+        return self.known[key]
 
 
 def _bases(subject: Subject, name: str) -> Iterator[tuple[Mapping[str, Any], bool]]:
@@ -41,11 +57,11 @@ def _bases(subject: Subject, name: str) -> Iterator[tuple[Mapping[str, Any], boo
                 yield base, True
 
 
-def _differs(subject: Subject, name: str, *, few: bool) -> bool:
-    others = [subject.set(s) for s in others_of(subject.component, subject.settings, name)]
-    for case in islice(_inputs(subject), 4 if few else None):
-        want = _told(subject, case)
-        if want is not None and any(got is not None and not _same(want, got) for got in (_told(o, case) for o in others)):
+def _differs(told: _Told, base: Mapping[str, Any], name: str, *, few: bool) -> bool:
+    others = list(others_of(told.subject.component, base, name))
+    for number in range(4 if few else len(told.cases)):
+        want = told.at(base, number)
+        if want is not None and any((got := told.at(other, number)) is not None and not _same(want, got) for other in others):
             return True
     return False
 

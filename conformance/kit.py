@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from ..registry import FIELDS, Column, Component, SignatureError, Vocabulary, component_of, listing, nearest
-from . import claims, device, hyper, numbers, scope, structural
+from . import claims, device, hyper, numbers, policies, scope, structural
 from .check import NUMBERS, Check, Rule
 from .settings import choices_of, settings_of
 from .subject import Subject
 
-RULES: tuple[Rule, ...] = (*structural.RULES, *device.RULES, *numbers.RULES, *hyper.RULES, *scope.RULES, *claims.RULES)
+RULES: tuple[Rule, ...] = (*structural.RULES, *device.RULES, *numbers.RULES, *hyper.RULES, *scope.RULES, *policies.RULES, *claims.RULES)
 """Every check there is, in the order in which they are run."""
 
 
@@ -32,8 +32,7 @@ def checks_for(
     if found is None:
         raise SignatureError(f"{component!r} carries no lossary decorator; write @policy_loss (or another kind) above it.")
     where = f"{found.place}: {found.kind.name} {found.name!r}"
-    own = tuple(columns)
-    fields = Vocabulary().extended((c for c in own if FIELDS.get(c.name) != c), "checks_for")
+    fields = Vocabulary().extended((c for c in columns if FIELDS.get(c.name) != c), "checks_for")
     chosen = [r for r in RULES if r.applies(found) and (compile or r.name != "compiles")]
     _check_deviations(found, chosen, where)
     try:
@@ -42,7 +41,7 @@ def checks_for(
     except ValueError as error:
         raise SignatureError(f"{where}: no example of its hyperparameters is known; say settings={{...}}: {error}") from error
     whole = {name: getattr(told, name) for name in found.params.model_fields}
-    subjects = tuple(Subject(found, chosen_settings, fields, own) for chosen_settings in choices_of(found, whole))
+    subjects = tuple(Subject(found, chosen_settings, fields) for chosen_settings in choices_of(found, whole))
     if any(c.name not in fields for c in found.inputs):
         chosen = [r for r in chosen if r.name == "signature"]  # the others could not call it
     return [check for rule in chosen for check in _divided(rule, found, subjects, examples)]

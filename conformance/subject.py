@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from ..batch import ONE_RANK, Batch, Ranks, Sequences
 from ..pipeline import Bound
 from ..pipeline.bound import View
-from ..registry import Column, ColumnError, Component, Level, LossaryError, Measured, Totals, Vocabulary, text_of, worded
+from ..registry import ColumnError, Component, Level, LossaryError, Measured, Totals, Vocabulary, text_of, worded
 from .case import Case, Seeded, drawn
 
 LOSSES = ("policy_loss", "value_loss", "auxiliary_loss", "kl")
@@ -79,8 +79,8 @@ class Subject:
     component: Component
     settings: Mapping[str, Any]
     fields: Vocabulary
-    own: tuple[Column, ...] = ()
-    cache: dict[str, bool] = field(default_factory=dict, compare=False)
+    seen: dict[Any, Any] = field(default_factory=dict, compare=False)
+    """What checks of the same component ask for again: the cases that were drawn, and what one of them has already tried."""
 
     @cached_property
     def bound(self) -> Bound:
@@ -89,7 +89,7 @@ class Subject:
 
     def set(self, settings: Mapping[str, Any]) -> "Subject":
         """Return the same component with other settings."""
-        return Subject(self.component, settings, self.fields, self.own)
+        return Subject(self.component, settings, self.fields)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -115,8 +115,14 @@ class Subject:
         return True
 
     def case(self, source: Any, number: int = 1) -> Case:
-        """Return a case for it; every second one lacks the optional columns, where they may be absent."""
-        return drawn(source, self.names, self.fields, optional=bool(number % 2) or not self.does_without)
+        """Return a case for it; every second one lacks the optional columns, where they may be absent. What a seed gives is drawn once."""
+        key = (type(source), source.seed, number % 2) if isinstance(source, Seeded) else None
+        found: Case | None = self.seen.get(key)
+        if found is None:
+            found = drawn(source, self.names, self.fields, optional=bool(number % 2) or not self.does_without)
+        if key is not None:
+            self.seen[key] = found
+        return found
 
     def inputs(
         self,
@@ -128,24 +134,21 @@ class Subject:
         totals: Totals | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> Inputs:
-        """Return what it is called with on a case."""
-        columns = {n: x.to(dtype) if x.is_floating_point() else x for n, x in case.columns.items()}
-        plain = {n: x for n, x in columns.items() if case.levels[n] in (Level.TOKEN, Level.SEQUENCE) and n != "group_ids"}
-        per_sequence = [n for n in plain if case.levels[n] is Level.SEQUENCE]
-        groups = torch.tensor(case.groups, dtype=torch.long)
-        batch = Batch.from_packed(
-            list(case.lengths), fields=self.own, per_sequence=[*per_sequence, "group_ids"], group_ids=groups, **dict[str, Any](plain)
-        )
-        leaves = {n: columns[n].detach().clone().requires_grad_() for n in self.learns_from if n in columns} if learn else {}
-        made = {n: (x, case.levels[n]) for n, x in {**plain, **leaves}.items() if case.levels[n] is not Level.VOCAB}
+        """Return what it is called with on a case: copies, for a component may write over what it is given."""
+        columns = {n: x.to(dtype if x.is_floating_point() else x.dtype, copy=True) for n, x in case.columns.items()}
+        leaves = {n: columns[n].detach().requires_grad_() for n in self.learns_from if n in columns} if learn else {}
+        made = {n: (x, case.levels[n]) for n, x in {**columns, **leaves}.items() if case.levels[n] in (Level.TOKEN, Level.SEQUENCE)}
+        made.pop("group_ids", None)  # the batch has them
+        batch, counts = laid_out(case.lengths, case.groups)
+        sequences = replace(batch.sequences, **_copied(batch.sequences))
         if state is None and self.component.init is not None:
             state = self.component.init(**self.settings)
         zero = torch.zeros((), dtype=torch.float64)
         view = View(
-            batch,
-            batch.sequences.across(ranks),
+            batch.with_columns(Level.SEQUENCE, group_ids=batch["group_ids"].clone()),
+            sequences.across(ranks),
             made,
-            totals=totals if totals is not None else totals_of(batch.sequences),
+            totals=totals if totals is not None else Totals(**_copied(counts)),
             step=torch.full((), 3.0, dtype=torch.float64),
             state=state,
             measured=Measured(zero + 0.3, zero + 0.2, zero + 4),
@@ -237,6 +240,18 @@ class Subject:
 def uneven(x: Tensor) -> Tensor:
     """Return weights of which no two are alike."""
     return 1.0 + 0.5 * torch.sin(torch.arange(x.shape[0], device=x.device, dtype=torch.float64) * 1.7).to(x.dtype)
+
+
+@lru_cache(maxsize=512)
+def laid_out(lengths: tuple[int, ...], groups: tuple[int, ...]) -> tuple[Batch, Totals]:
+    """Return a batch without other columns than the groups, and its counts: most checks look at the same few shapes."""
+    ids = torch.tensor(groups, dtype=torch.long)
+    batch = Batch.from_packed(list(lengths), per_sequence=["group_ids"], group_ids=ids)
+    return batch, totals_of(batch.sequences)
+
+
+def _copied(x: Sequences | Totals) -> dict[str, Any]:
+    return {n: t.clone() for n, t in vars(x).items() if isinstance(t, Tensor)}
 
 
 def totals_of(sequences: Sequences) -> Totals:

@@ -6,10 +6,6 @@ from .errors import SignatureError, listing, nearest
 
 CLAIMS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "on-policy-gradient": (("policy_loss",), "On policy its gradient is the plain policy gradient."),
-    "on-policy-direction": (
-        ("policy_loss",),
-        "On policy its gradient pushes a sequence up where its advantage is positive and down where it is negative.",
-    ),
     "pulls-back": (("policy_loss",), "A token that has moved against its advantage is still pulled back."),
     "zero-at-equality": (
         ("kl", "value_loss", "auxiliary_loss"),

@@ -14,8 +14,11 @@ from ...registry.hyper import ClipBelow, Fraction, LogRatioBound, Positive
     aliases=("archer",),
     paper="arXiv:2510.06062",
     scope="sequence",
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
-    deviates={"own-side": "Its ranges are named by the entropy of a token, and count on both sides."},
+    claims=("on-policy-gradient", "pulls-back"),
+    deviates={
+        "own-side": "Its ranges are named by the entropy of a token, and count on both sides.",
+        "ratio-upright": "Turning the ratio of good tokens upside down is its idea: the less likely one is still, the more it learns.",
+    },
     suits={"low_entropy_clip": "<= high_entropy_clip"},
     compat={
         "Archer2.0": "its policy loss: the names are its own, though its high_entropy_mask marks the tokens of low entropy.",

@@ -16,7 +16,7 @@ from .dual_clip import RatioCap
     paper="arXiv:2510.18927",
     scope="step",
     suits={"ratio_lower_max": ">= ratio_lower_start", "ratio_upper_max": ">= ratio_upper_start", "clip_ratio_c": "> ratio_upper_max"},
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     deviates={"hyperparameters-used": "A step of the search counts only where it ends between its two ends."},
     compat={
         "BAPO": "`bapo`: the names are its own; its sums reach over data-parallel ranks.",

@@ -17,7 +17,7 @@ Cap = Annotated[Positive | None, Field(description="the largest weight itself, i
     paper="arXiv:2506.13585",
     scope="token",
     suits={"imp_ratio_cap": ">= 1", "clip_ratio_low": ">= 1"},
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     compat={
         "verl": "`cispo`: clip_ratio_low and clip_ratio_high as there, by default 0.2, which lifts small weights to 0.8.",
         "trl": "loss_type cispo: epsilon_high (else epsilon, 0.2) is imp_ratio_cap itself; log_ratio_bound: null.",

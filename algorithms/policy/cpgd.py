@@ -13,7 +13,7 @@ from ...registry.hyper import ClipRange, LogRatioBound, NonNegative, Positive
 Below1 = Annotated[float, Field(ge=0, lt=1, description="how far a ratio may fall below 1 before it stops paying")]
 
 
-@policy_loss(paper="arXiv:2505.12504", scope="token", claims=("on-policy-gradient", "on-policy-direction", "pulls-back"))
+@policy_loss(paper="arXiv:2505.12504", scope="token", claims=("on-policy-gradient", "pulls-back"))
 def cpgd(
     log_prob: PerToken,
     old_log_prob: PerToken,

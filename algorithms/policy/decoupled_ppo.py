@@ -17,7 +17,7 @@ ImportanceSamplingLevel = Annotated[
 
 
 @policy_loss(
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     aliases=("areal",),
     paper="arXiv:2505.24298",
     scope="sequence",

@@ -15,7 +15,7 @@ Objective = Annotated[Literal["score", "ratio"], "weight on the log-probability,
     aliases=("dppo-binary-kl",),
     paper="arXiv:2602.04879",
     scope="token",
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     suits={"clip_ratio_c": ">= 1"},
     compat={
         "verl": "`dppo_kl`: clip_ratio_low and clip_ratio_high are the thresholds; clip_ratio_c: 3 unless its actor says otherwise.",

@@ -15,7 +15,7 @@ ImportanceSamplingLevel = Annotated[
     aliases=("kimi", "kimi15", "kimi-k1-5"),
     paper="arXiv:2405.19107",
     scope="sequence",
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     compat={
         "verl": "`dro`: dro_beta, which has no default there.",
         "roll": "`kimi15`: kimi15_tau is dro_beta, 0.1 by default.",

@@ -20,7 +20,7 @@ Delta = Annotated[Positive | None, "the largest ratio for a negative advantage; 
     paper="arXiv:2603.19835",
     scope="sequence",
     suits={"aggregation": "token-mean", "delta": "> 1 + clip_ratio_high"},
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     compat={
         "ms-swift": "its FIPO loss: epsilon and epsilon_high are the clip range, the rest has the same names; log_ratio_bound: null.",
     },

@@ -9,7 +9,6 @@ from ...registry.hyper import LogRatioBound, NonNegative, Positive
 
 
 @policy_loss(
-    claims=("on-policy-direction",),
     paper="arXiv:2509.15207",
     scope="sequence",
     suits={"aggregation": "seq-mean-token-mean", "imp_ratio_cap": ">= 1"},

@@ -14,7 +14,6 @@ LogRange = Annotated[float, Field(ge=0, le=80, description="how far a log-ratio 
 
 
 @policy_loss(
-    claims=("on-policy-direction",),
     aliases=("geo-mean",),
     paper="arXiv:2507.20673",
     scope="sequence",

@@ -9,7 +9,7 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
     paper="arXiv:2402.03300",
     scope="token",
     suits={"aggregation": "seq-mean-token-mean"},
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     compat={
         "trl": "loss_type grpo: epsilon and epsilon_high (else epsilon); log_ratio_bound: null.",
         "liger-kernel": "loss_type grpo with epsilon_low and epsilon_high; log_ratio_bound: null.",

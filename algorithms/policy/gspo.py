@@ -7,7 +7,6 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
 
 @policy_loss(
-    claims=("on-policy-direction",),
     paper="arXiv:2507.18071",
     scope="sequence",
     suits={"aggregation": "seq-mean-token-mean", "clip_ratio_low": "<= 0.05", "clip_ratio_high": "<= 0.05"},

@@ -10,7 +10,7 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
     paper="arXiv:2507.18071",
     scope="sequence",
     suits={"aggregation": "seq-mean-token-mean", "clip_ratio_low": "<= 0.05", "clip_ratio_high": "<= 0.05"},
-    claims=("on-policy-gradient", "on-policy-direction"),
+    claims=("on-policy-gradient",),
     compat={
         "verl": "`gspo`: both bounds as there; log_ratio_bound: 10; its actor takes token-mean unless told otherwise.",
         "skyrl": "`gspo` with loss_reduction sequence_mean: eps_clip_low and eps_clip_high; log_ratio_bound: 10.",

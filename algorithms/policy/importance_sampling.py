@@ -12,7 +12,7 @@ Objective = Annotated[Literal["ratio", "score"], "the ratio itself is trained, o
 @policy_loss(
     aliases=("is-pg",),
     scope="token",
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     suits={"imp_ratio_cap": ">= 1"},
     compat={
         "skyrl": "`importance_sampling`; log_ratio_bound: null; token-sum.",

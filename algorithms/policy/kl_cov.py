@@ -13,7 +13,7 @@ from .covariance import covariance, smallest
 @policy_loss(
     paper="arXiv:2505.22617",
     scope="step",
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     compat={
         "verl": "`kl_cov`: kl_cov_ratio, and ppo_kl_coef: 0.1 by its configuration; log_ratio_bound: null.",
         "skyrl": "`kl_cov`: kl_cov_frac is kl_cov_ratio (0.2 by default); log_ratio_bound: null; it does not divide the penalty.",

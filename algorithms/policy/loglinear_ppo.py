@@ -13,7 +13,7 @@ BehavImpWeightCap = Annotated[Positive | None, "a token with a larger weight of 
 
 
 @policy_loss(
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     aliases=("areal-loglinear",),
     scope="token",
     suits={"behav_imp_weight_cap": ">= 1"},

@@ -7,7 +7,7 @@ from ...registry.hyper import NonNegative
 
 
 @policy_loss(
-    claims=("on-policy-direction", "pulls-back"),
+    claims=("pulls-back",),
     paper="arXiv:2505.17826",
     scope="token",
     compat={

@@ -13,7 +13,7 @@ OpsmDelta = Annotated[NonNegative, "mean fall of a sequence's log-probability ab
 
 
 @policy_loss(
-    claims=("on-policy-gradient", "on-policy-direction"),
+    claims=("on-policy-gradient",),
     aliases=("off-policy-sequence-mask",),
     paper="arXiv:2512.02556",
     scope="sequence",

@@ -9,7 +9,7 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
     aliases=("regular",),
     paper="arXiv:1707.06347",
     scope="token",
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     compat={
         "verl": "`vanilla` with a clip_ratio_c that never binds; log_ratio_bound: 20.",
         "trl": "loss_type bnpo, dapo or dr_grpo: epsilon and epsilon_high (else epsilon); log_ratio_bound: null.",

@@ -9,7 +9,7 @@ from .prime_rl import held_surrogate
 
 
 @policy_loss(
-    claims=("on-policy-gradient", "on-policy-direction"),
+    claims=("on-policy-gradient",),
     deviates={"on-policy-gradient@other-numbers": "What adv_tau says multiplies the gradient."},
     scope="token",
     suits={"aggregation": "token-mean"},

@@ -14,7 +14,7 @@ DppoMaskHigh = Annotated[Fraction, "how far a probability may rise where the adv
 
 
 @policy_loss(
-    claims=("on-policy-gradient", "on-policy-direction"),
+    claims=("on-policy-gradient",),
     deviates={"on-policy-gradient@other-numbers": "What adv_tau says multiplies the gradient."},
     aliases=("prime-rl-default",),
     paper="arXiv:2602.04879",

@@ -32,7 +32,7 @@ EpsilonHighPrime = Annotated[ClipRange, "ring: a token with a negative advantage
 @policy_loss(
     paper="arXiv:2509.24203",
     scope="sequence",
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     compat={
         "trinity-rft": "`rec`: its own names; its defaults are epsilon_low_prime: 0.6 and epsilon_high_prime: 2; log_ratio_bound: null.",
     },

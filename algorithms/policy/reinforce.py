@@ -7,7 +7,7 @@ from ...registry import PerToken, policy_loss
     aliases=("gpg",),
     paper="doi:10.1007/BF00992696",
     scope="token",
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     compat={
         "verl": "`gpg`.",
         "nemo-rl": "disable_ppo_ratio.",

@@ -6,7 +6,7 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
 
 @policy_loss(
-    claims=("on-policy-gradient", "on-policy-direction"),
+    claims=("on-policy-gradient",),
     aliases=("icepop",),
     paper="arXiv:2602.15763",
     scope="token",

@@ -18,7 +18,7 @@ ImportanceSamplingLevel = Annotated[
     paper="arXiv:2511.20347",
     scope="sequence",
     suits={"aggregation": "seq-mean-token-mean"},
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     compat={
         "verl": "`sapo`: tau_pos and tau_neg; log_ratio_bound: 20; seq-mean-token-mean is built in there.",
         "trl": "loss_type sapo; log_ratio_bound: null; all rows count.",

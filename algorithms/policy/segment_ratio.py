@@ -7,7 +7,6 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
 
 @policy_loss(
-    claims=("on-policy-direction",),
     aliases=("turn-ratio",),
     scope="sequence",
     suits={"aggregation": "seq-mean-token-mean"},

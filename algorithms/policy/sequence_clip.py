@@ -9,7 +9,6 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound
 
 
 @policy_loss(
-    claims=("on-policy-direction",),
     aliases=("rloo-seq-ppo",),
     scope="sequence",
     suits={"aggregation": "seq-mean-token-mean"},

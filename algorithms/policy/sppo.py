@@ -11,7 +11,7 @@ from ...registry.hyper import Positive
 
 @policy_loss(
     scope="token",
-    claims=("on-policy-gradient", "on-policy-direction"),
+    claims=("on-policy-gradient",),
     compat={
         "trinity-rft": "`sppo`: epsilon as there.",
     },

@@ -11,7 +11,7 @@ from ...registry.hyper import LogRatioBound, NonNegative, Positive
     aliases=("tis-pg",),
     scope="token",
     suits={"tis_upper_bound": ">= 1", "tis_lower_bound": "<= 1"},
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     deviates={"on-policy-gradient@other-numbers": "A bound on the wrong side of 1 cuts the weight on policy too."},
     compat={
         "roll": "`tis`: tis_lower_bound and tis_upper_bound, practically fixed at 0 and 1; log_ratio_bound: null.",

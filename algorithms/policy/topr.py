@@ -17,7 +17,7 @@ ImportanceSamplingLevel = Annotated[Literal["sequence", "token"], "whose ratio w
 @policy_loss(
     paper="arXiv:2503.14286",
     scope="sequence",
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     deviates={"on-policy-gradient@other-numbers": "The weights of good and bad samples multiply the gradient."},
     suits={"imp_ratio_cap": ">= 1"},
     compat={

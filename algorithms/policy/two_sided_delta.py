@@ -12,7 +12,7 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, Positive
     paper="arXiv:2505.07291",
     scope="token",
     suits={"delta": "> 1 + clip_ratio_high"},
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
     compat={
         "trl": "delta with epsilon and epsilon_high as clip_ratio_low and clip_ratio_high; log_ratio_bound: null.",
         "liger-kernel": "delta with epsilon_low and epsilon_high; log_ratio_bound: null.",

@@ -20,7 +20,8 @@ RolloutIsThreshold = Annotated[
 @policy_loss(
     paper="arXiv:2602.10693",
     scope="sequence",
-    claims=("on-policy-gradient", "on-policy-direction", "pulls-back"),
+    claims=("on-policy-gradient", "pulls-back"),
+    deviates={"ratio-upright": "Its weight has its peak at k / lambda, for good sequences below 1, and falls from there on."},
     suits={"rollout_is_threshold": ">= 1"},
     compat={
         "trl": "loss_type vespo; with vLLM's importance sampling in mode token_truncate its clip_max is rollout_is_threshold.",

@@ -88,8 +88,26 @@ MUTANTS = [
     *_of("policy.scored", ("missing detach of a weight", "on-policy-gradient", ".clamp(max=5).detach()", ".clamp(max=5)")),
     *_of(
         "policy.whole",
-        ("a ratio of sequences under the scope of tokens", "scope", 'claims=("on-policy-direction",))\ndef whole', 'claims=("on-policy-direction",), scope="token")\ndef whole'),
-        ("wrong sign", "on-policy-direction", "return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.8, 1.2))\n\n\n@policy_loss(paper=\"none, a test\", claims=(\"on-policy-direction\",))\ndef per_", "return torch.maximum(advantages * ratio, advantages * ratio.clamp(0.8, 1.2))\n\n\n@policy_loss(paper=\"none, a test\", claims=(\"on-policy-direction\",))\ndef per_"),
+        ("a ratio of sequences under the scope of tokens", "scope", '@policy_loss(paper="arXiv:2507.18071")', '@policy_loss(paper="arXiv:2507.18071", scope="token")'),
+        ("wrong sign", "on-policy-direction", "return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.9, 1.1))", "return torch.maximum(advantages * ratio, advantages * ratio.clamp(0.9, 1.1))"),
+        ("old policy over new", "on-policy-direction", "ratio = sequences.spread(sequences.mean(gap)).exp()", "ratio = sequences.spread(sequences.mean(-gap)).exp()"),
+        ("bad sequences never pushed down", "on-policy-direction", "return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.9, 1.1))", "return torch.maximum(-advantages.clamp(min=0) * ratio, -advantages.clamp(min=0) * ratio.clamp(0.9, 1.1))"),
+        ("the first token pushed the other way", "on-policy-direction", "return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.9, 1.1))", "advantages = torch.where(sequences.places == 0, advantages, -advantages)\n    ratio = gap.exp()\n    return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.9, 1.1))"),
+    ),
+    *_of(
+        "policy.weighed",
+        ("a detached ratio upside down", "ratio-upright", "bounded_log_ratio(log_prob, old_log_prob, 20.0).exp().detach()", "bounded_log_ratio(old_log_prob, log_prob, 20.0).exp().detach()"),
+        ("the sampler over the policy, and over the old one", "ratio-upright", "return -weight * advantages * log_prob  # unclaimed", "return -advantages * log_prob / weight"),
+        ("wrong sign without any claim", "on-policy-direction", "return -weight * advantages * log_prob  # unclaimed", "return weight * advantages * log_prob"),
+    ),
+    *_of(
+        "policy.corrected",
+        ("the sampler over the old policy", "ratio-upright", "bounded_log_ratio(old_log_prob, rollout_log_prob, 20.0)", "bounded_log_ratio(rollout_log_prob, old_log_prob, 20.0)"),
+    ),
+    *_of(
+        "policy.most_uncertain",
+        ("wrong sign in a loss that chooses", "on-policy-direction", "return -torch.where(chosen, advantages, 0.0) * log_prob", "return torch.where(chosen, advantages, 0.0) * log_prob"),
+        ("nothing is ever chosen", "on-policy-direction", "return -torch.where(chosen, advantages, 0.0) * log_prob", "return -torch.where(chosen & (log_prob > 0), advantages, 0.0) * log_prob"),
     ),
     *_of(
         "policy.per_sequence",

@@ -10,7 +10,7 @@ from lossary.numerics import bounded_log_ratio
 
 Low = Annotated[float, Field(ge=0, le=1, description="how far a ratio may fall below 1")]
 High = Annotated[float, Field(ge=0, lt=1e3, description="how far a ratio may rise above 1")]
-CLIPS = ("on-policy-gradient", "on-policy-direction", "pulls-back")
+CLIPS = ("on-policy-gradient", "pulls-back")
 SEEN = []
 
 
@@ -54,15 +54,38 @@ def scored(log_prob: PerToken, old_log_prob: PerToken, advantages: PerToken) -> 
     return -weight * advantages * log_prob
 
 
-@policy_loss(paper="arXiv:2507.18071", claims=("on-policy-direction",))
+@policy_loss(paper="arXiv:2507.18071")
 def whole(log_prob: PerToken, old_log_prob: PerToken, advantages: PerToken, sequences: Sequences) -> PerToken:
     """Clip one ratio per sequence: ``r = exp(mean(l - l_old))``."""
     gap = bounded_log_ratio(log_prob, old_log_prob, 20.0)
     ratio = sequences.spread(sequences.mean(gap)).exp()
-    return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.8, 1.2))
+    return torch.maximum(-advantages * ratio, -advantages * ratio.clamp(0.9, 1.1))
 
 
-@policy_loss(paper="none, a test", claims=("on-policy-direction",))
+@policy_loss(paper="none, a test", scope="token")
+def weighed(log_prob: PerToken, old_log_prob: PerToken, advantages: PerToken) -> PerToken:
+    """Weigh the score by a ratio, and claim nothing: ``-sg(r) A l``."""
+    weight = bounded_log_ratio(log_prob, old_log_prob, 20.0).exp().detach()
+    return -weight * advantages * log_prob  # unclaimed
+
+
+@policy_loss(paper="arXiv:2505.24034", scope="token")
+def corrected(log_prob: PerToken, old_log_prob: PerToken, rollout_log_prob: PerToken, advantages: PerToken) -> PerToken:
+    """Weigh what the old policy found likelier than the sampler: ``-r sg(w) A``."""
+    gap = bounded_log_ratio(old_log_prob, rollout_log_prob, 20.0)
+    weight = torch.where(rollout_log_prob.isnan(), torch.zeros_like(gap), gap).exp()
+    return -advantages * bounded_log_ratio(log_prob, old_log_prob, 20.0).exp() * weight
+
+
+@policy_loss(paper="none, a test", scope="step")
+def most_uncertain(log_prob: PerToken, advantages: PerToken) -> PerToken:
+    """Learn where the policy was unsure: ``-A l [l <= mean]``."""
+    mean = log_prob.detach().sum() / max(log_prob.shape[0], 1)
+    chosen = log_prob.detach() <= mean
+    return -torch.where(chosen, advantages, 0.0) * log_prob
+
+
+@policy_loss(paper="none, a test")
 def per_sequence(log_prob: PerToken, advantages: PerToken, sequences: Sequences) -> PerSequence:
     """Average over each sequence: ``-mean(A l)``."""
     return -sequences.mean(advantages * log_prob)
