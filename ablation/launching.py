@@ -68,9 +68,9 @@ class Process:
         return code == 0, text
 
     def stop(self) -> None:
-        """Interrupt it as Ctrl-C would, and wait a while."""
+        """Ask it to write a checkpoint and end, and wait a while. What was begun in a shell's background hears no SIGINT, and it neither."""
         if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
+            self.process.send_signal(signal.SIGTERM)
             try:
                 self.process.wait(timeout=10)
             except subprocess.TimeoutExpired:

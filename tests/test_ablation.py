@@ -14,6 +14,7 @@ from commands import ended
 
 from lossary.ablation.ablation import bundled_ablations, parsed, read_ablation
 from lossary.ablation.folder import AblationFolder, Run
+from lossary.ablation.launching import Local
 from lossary.ablation.report import page
 from lossary.ablation.slurm import Slurm
 from lossary.ablation.variants import slugs, spread
@@ -275,6 +276,14 @@ def test_a_folder_in_use_is_left_alone(whole, monkeypatch, capsys):
         code, _, err = ended(monkeypatch, capsys, "ablate", "tiny.yaml", "--out", "out")
     assert code == 2
     assert f"is being worked on by process {os.getpid()}" in err
+
+
+def test_a_run_that_hears_no_interrupt_is_stopped_at_once():
+    """In a shell's background SIGINT is ignored, by all that is begun there."""
+    asleep = "import signal, time; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)"
+    process = Local().start("a", [sys.executable, "-c", asleep])
+    process.stop()
+    assert process.process.returncode == -signal.SIGTERM
 
 
 @pytest.mark.slow
