@@ -310,6 +310,10 @@ class Trainer:
             "sampler": self.snapshots.versions,
         }  # fmt: skip
         checkpoint.save(self.folder.path, {**self._tensors(), **_under("optimizer", self.optimizing.tensors())}, plain, self.group)
+        if recipe is not None:
+            if self.group.first:
+                self.folder.keep_recipe(recipe)
+            self.group.meet()
 
     def _tensors(self) -> dict[str, Tensor]:
         models = {"policy": self.policy, "critic": self.critic, "reference": self.reference}
@@ -322,10 +326,6 @@ class Trainer:
         plain = saved.plain
         try:
             if plain["recipe"] != self.folder.recipe.read_text("utf-8"):
-        if recipe is not None:
-            if self.group.first:
-                self.folder.keep_recipe(recipe)
-            self.group.meet()
                 raise LossaryError(f"{self.folder.path}: recipe.yaml was changed after the checkpoint was written.")
             changed = compared(plain["lock"], self.lock, str(self.folder.path))
             self.objective.load_state_dict(plain["objective"])
