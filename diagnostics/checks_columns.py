@@ -8,6 +8,8 @@ from .finding import Place
 from .sight import Check, Found, Sight, share
 
 LOG_PROBS = ("log_prob", "old_log_prob", "rollout_log_prob", "ref_log_prob", "teacher_log_prob", "prm_log_prob")
+ROUNDING = 1e-3
+"""Nats by which half precision may take an entropy below 0."""
 ENOUGH = 32
 """Values below which numbers may be round by chance."""
 
@@ -52,6 +54,8 @@ def _cause(name: str, kind: str) -> str:
         return "look at the logits there: a word forbidden by a sampling filter has -inf; compare a run in float32 throughout"
     if name in ("advantages", "returns"):
         return "look for a division by a standard deviation of 0 (a group or batch of equal rewards), then at rewards and values"
+    if name in ("rewards", "token_rewards", "component_rewards"):
+        return "nobody scored this answer: look for a judge that failed or ran out of time; drop the answer, or score it again"
     return f"look where {name!r} is made: a division by 0, an overflow of half precision, or a {kind} answer of a judge"
 
 
@@ -136,6 +140,35 @@ def weights(sight: Sight) -> Found:
             )
 
 
+def repeated(sight: Sight) -> Found:
+    """Find sequences of one name."""
+    x = sight["sequence_ids"]
+    _, index, times = torch.unique(x, return_inverse=True, return_counts=True)
+    wrong = times[index] > 1
+    if (place := sight.first(wrong, "sequence_ids")) is not None:
+        yield (
+            "error",
+            place,
+            f"{share(wrong.sum(), x.numel())} sequences share their id with another one; this is the first",
+            "random selections are drawn by this id: sequences of one id are kept or dropped together, on every rank",
+            "number sequences over the whole rollout and all ranks, not within a worker",
+        )
+
+
+def entropy(sight: Sight) -> Found:
+    """Find entropies below 0."""
+    x = sight.real("entropy")
+    wrong = x < -ROUNDING
+    if (place := sight.first(wrong, "entropy")) is not None:
+        yield (
+            "error",
+            place,
+            f"{share(wrong.sum(), x.numel())} entropies are negative, down to {float(x.min()):.3g}",
+            "no distribution over words has one: a bonus made of it pushes the policy to be sure instead of to explore",
+            "bring -sum(p log p) over the whole vocabulary, not its negative and not the log-probability of the sampled token",
+        )
+
+
 def levels(sight: Sight) -> Found:
     """Find ``truncated`` that is no flag and other flags."""
     for name in ("truncated", "demonstration"):
@@ -165,6 +198,8 @@ CHECKS = (
     Check("negative-ids", "Are ids, turns and lengths at least 0?", whole),
     Check("turns-backward", "Do turns go up along a sequence?", turns, ("turns",)),
     Check("flags", "Are flags 0 or 1?", levels),
+    Check("ids-repeated", "Has every sequence an id of its own?", repeated, ("sequence_ids",), cost="full"),
+    Check("entropy-impossible", "Is every entropy at least 0?", entropy, ("entropy",)),
     Check("half-precision", "Have log-probabilities more than half precision?", rounded, cost="full"),
     Check("float-ids", "Are ids integers?", ids_as_floats),
     Check("weights", "Are the weights of the step finite and not negative?", weights, cost="full"),

@@ -51,8 +51,9 @@ def uneven(sight: Sight) -> Found:
 
 
 def tied(sight: Sight) -> Found:
-    """Find a step in which nearly all groups are all right or all wrong."""
-    if (known := _grouped(sight)) is None:
+    """Find a step in which nearly all groups are all right or all wrong, unless the recipe compares beyond groups."""
+    beyond = sight.plan is not None and sight.plan.advantages and all(b.component.scope == "step" for b in sight.plan.advantages)
+    if (known := _grouped(sight)) is None or beyond:
         return
     groups, size = known
     s = sight.sequences

@@ -105,6 +105,52 @@ def advantages_outside(sight: Sight) -> Found:
         )
 
 
+def holes(sight: Sight) -> Found:
+    """Find positions inside a turn that the mask leaves out; between two turns stands what a tool or a user said."""
+    s, source, turns = sight.sequences, sight.batch.layout.source, sight["turns"]
+    wrong = ~s.is_last & (s.next(source, 0) - source > 1) & (s.next(turns, 0) == turns)
+    if (place := sight.first(wrong, "turns")) is not None:
+        yield (
+            "warning",
+            Place("response_mask", place.sequence, place.token),
+            f"after {share(wrong.sum(), sight.tokens)} tokens the mask is 0 inside their turn; this is the first",
+            "what stands there was sampled but does not learn; if a tool said it, its turn has no number of its own",
+            "compare the mask with the turns: only what stands between two turns is somebody else's",
+        )
+
+
+def of_prompt(sight: Sight) -> Found:
+    """Find masks that are as long as the prompts, one by one."""
+    prompts = sight["prompt_lengths"]
+    if bool((prompts == sight.sequences.lengths).all()) and len(set(sight.batch.lengths)) > 1:
+        yield (
+            "error",
+            Place("response_mask"),
+            f"each of the {len(sight.batch)} sequences has as many sampled tokens as its prompt is long",
+            "the mask is that of the prompts: what was asked is learned, and what was answered is not",
+            "make the mask 1 from the end of the prompt to the end of the answer",
+        )
+
+
+def short(sight: Sight) -> Found:
+    """Find tokens that the sampler scored and the mask leaves out; one value everywhere is a filler."""
+    x, mask = sight.padded.get("rollout_log_prob"), sight.mask
+    if x is None or mask is None or x.shape != mask.shape:
+        return
+    scored = (mask == 0) & (x < 0) & x.isfinite()
+    if not bool(scored.any()) or bool((x[scored] == x[scored][0]).all()):
+        return
+    row, position = divmod(int(scored.flatten().to(torch.uint8).argmax()), x.shape[1])
+    yield (
+        "warning",
+        Place("response_mask", row, position),
+        f"the sampler reported log-probabilities at {share(scored.sum(), (mask == 0).sum())} positions where the mask is 0; the first is"
+        f" {float(x[row, position]):.3g} (token counts positions of the padded row)",
+        "these tokens were sampled but do not learn: the mask starts late, ends early, or is shifted",
+        "look whether the end token is inside the mask, and whether mask and log-probabilities begin at the same position",
+    )
+
+
 CHECKS = (
     Check("mask-values", "Is the mask 0 or 1 everywhere?", values, bare=True),
     Check("no-tokens", "Is there any sampled token?", nothing, bare=True),
@@ -112,4 +158,7 @@ CHECKS = (
     Check("padding-share", "Is at most 30 % of the padded batch padding?", padding, whole=True),
     Check("rewards-outside-mask", "Is every token reward on a sampled token?", rewards_outside, bare=True),
     Check("advantages-outside-mask", "Are there no advantages beside sampled tokens?", advantages_outside, bare=True),
+    Check("mask-holes", "Is every turn inside the mask as a whole?", holes, ("turns",), cost="full"),
+    Check("mask-of-prompt", "Does the mask cover answers, not prompts?", of_prompt, ("prompt_lengths",)),
+    Check("mask-short", "Is every token that the sampler scored inside the mask?", short, bare=True),
 )

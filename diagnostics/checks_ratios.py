@@ -158,17 +158,22 @@ def _param(params: Mapping[str, Any], name: str) -> float | None:
 
 def clipped(sight: Sight) -> Found:
     """Find a step that is mostly clipped, by the range of the recipe."""
-    found = [(_param(p, "clip_ratio_low"), _param(p, "clip_ratio_high")) for p in _params(sight)]
-    low, high = next(((a, b) for a, b in found if a is not None and b is not None), (0.2, 0.2))
-    ratio = (sight.real("log_prob") - sight.real("old_log_prob")).clamp(-BOUND, BOUND).exp()
+    terms = [t.bound for t in sight.plan.terms] if sight.plan is not None else []
+    found = [(_param(b.params, "clip_ratio_low"), _param(b.params, "clip_ratio_high"), b.component.scope) for b in terms]
+    low, high, scope = next(((a, b, s) for a, b, s in found if a is not None and b is not None), (0.2, 0.2, "token"))
+    d = (sight.real("log_prob") - sight.real("old_log_prob")).clamp(-BOUND, BOUND)
+    ratio = d.exp()
     wrong = (ratio < 1 - low) | (ratio > 1 + high)
+    if scope == "sequence":  # it may clip its tokens one by one or all together: only what is outside either way is counted
+        ratio = sight.sequences.spread(sight.sequences.mean(d)).exp()
+        wrong &= (ratio < 1 - low) | (ratio > 1 + high)
     if int(wrong.sum()) > CLIPPED * sight.tokens:
         yield (
             "warning",
             sight.first(wrong, "log_prob") or Place("log_prob"),
-            f"{share(wrong.sum(), sight.tokens)} ratios lie outside [{1 - low:.3g}, {1 + high:.3g}]",
+            f"{share(wrong.sum(), sight.tokens)} ratios lie outside [{1 - low:.4g}, {1 + high:.4g}]",
             "a clipped token teaches nothing: most of the rollout is spent",
-            "fewer epochs or minibatches on one rollout, a lower learning rate; for a ratio of whole sequences see the recipe's own range",
+            "fewer epochs or minibatches on one rollout, a lower learning rate",
         )
 
 

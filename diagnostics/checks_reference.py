@@ -8,6 +8,8 @@ from .sight import Check, Found, Sight, share
 
 FAR = 10.0
 """Nats between reference and policy at one token that are worth a look."""
+ENOUGH, SPREAD, ALIKE = 128, 0.05, 0.1
+"""Tokens, and nats of standard deviation, from which a correlation tells something; what it is at least between relatives."""
 
 
 def missing(sight: Sight) -> Found:
@@ -24,8 +26,8 @@ def missing(sight: Sight) -> Found:
 
 def identical(sight: Sight) -> Found:
     """Find a reference that is the policy. Right before the first update; a step that is not known is taken for a later one."""
-    if sight.step == 0:
-        return
+    if sight.step == 0 or (sight.step and "policy_version" in sight and int(sight["policy_version"].max()) == 0):
+        return  # the later steps of a first rollout are taken on what was sampled before any
     for other in ("old_log_prob", "rollout_log_prob", "log_prob"):
         if other in sight and bool((sight["ref_log_prob"] == sight[other]).all()):
             when = f"after {sight.step} updates" if sight.step else "which is right only before the first update"
@@ -49,6 +51,27 @@ def constant(sight: Sight) -> Found:
             f"all {sight.tokens} values are {float(x[0]):g}",
             "the KL pulls every token to one probability instead of to the reference",
             "look whether the reference was run at all: a buffer of zeros that nobody wrote into looks like this",
+        )
+
+
+def unrelated(sight: Sight) -> Found:
+    """Find a reference whose log-probabilities have nothing to do with the policy's."""
+    base = next((n for n in ("old_log_prob", "rollout_log_prob", "log_prob") if n in sight), None)
+    if base is None or sight.tokens < ENOUGH:
+        return
+    a, b = (sight.real(n).double() for n in ("ref_log_prob", base))
+    a, b = a - a.mean(), b - b.mean()
+    spread = (a.square().mean().sqrt(), b.square().mean().sqrt())
+    if float(min(spread)) < SPREAD:
+        return
+    alike = float((a * b).mean() / (spread[0] * spread[1]))
+    if alike < ALIKE:
+        yield (
+            "warning",
+            Place("ref_log_prob"),
+            f"over {sight.tokens} tokens it correlates with {base!r} by {alike:.2f}",
+            "a reference finds likely what the policy began by finding likely: this one scored other tokens, or is another model",
+            "look whether its rows are in the batch's order and its ids are the sampled ones; compare tokenizer and chat template",
         )
 
 
@@ -78,5 +101,6 @@ CHECKS = (
     Check("ref-log-prob-missing", "Is the reference there?", missing),
     Check("ref-identical", "Is the reference another model than the policy?", identical, ("ref_log_prob",)),
     Check("ref-constant", "Do the reference's log-probabilities differ?", constant, ("ref_log_prob",)),
+    Check("ref-unrelated", "Does the reference score the same tokens?", unrelated, ("ref_log_prob",), cost="full"),
     Check("kl-outliers", "Is the reference nowhere far away?", outliers, ("ref_log_prob",)),
 )

@@ -113,6 +113,19 @@ def every_weight(b: Batch) -> Batch:
     return replace(b, weights={"token-mean": torch.full((sum(b.lengths),), float("nan"))})
 
 
+def graded(b: Batch, unscored: int = 0) -> torch.Tensor:
+    """Rewards of many values, the last ones a filler."""
+    x = torch.rand(len(b), generator=torch.Generator().manual_seed(0))
+    return torch.where(torch.arange(len(b)) < len(b) - unscored, x, -1.0)
+
+
+def holed(batch: Batch) -> Batch:
+    """Leave one token out of the midst of its turn."""
+    with_turns = batch.with_columns(TOKEN, turns=torch.zeros(sum(batch.lengths), dtype=torch.long))
+    out = int(batch.sequences.offsets[6]) + 1
+    return with_turns.select(torch.arange(sum(batch.lengths)) != out)
+
+
 def put(x: torch.Tensor, where: int, value: float) -> torch.Tensor:
     x[where] = value
     return x
@@ -135,11 +148,15 @@ FAULTS = [
     Fault("flags", "error", with_value("truncated", 5, None, 7.0), {"column": "truncated", "sequence": 5}),
     Fault("half-precision", "warning", column("ref_log_prob", lambda b: b["ref_log_prob"].bfloat16().float()), {"column": "ref_log_prob"}, "bf16"),
     Fault("half-precision", "warning", column("old_log_prob", lambda b: b["old_log_prob"].half()), {"column": "old_log_prob"}, "fp16"),
+    Fault("ids-repeated", "error", column("sequence_ids", lambda b: torch.arange(len(b)) % 128, SEQUENCE), {"column": "sequence_ids", "sequence": 0}),
+    Fault("entropy-impossible", "error", column("entropy", lambda b: put(one(sum(b.lengths)), 2, -0.5)), {"column": "entropy", "sequence": 0, "token": 2}),
     Fault("weights", "error", every_weight, {"column": "weights of token-mean", "sequence": 0}),
     # masks, as far as a batch knows them
     Fault("padding-share", "warning", wide, {"column": "response_mask"}),
     Fault("no-tokens", "error", lambda b: b.select(torch.zeros(sum(b.lengths), dtype=torch.bool)), {"column": "response_mask"}),
     Fault("empty-sequences", "warning", lambda b: b.select(b.sequences.index != 12), {"sequence": 12}),
+    Fault("mask-holes", "warning", holed, {"column": "response_mask", "sequence": 6, "token": 0}),
+    Fault("mask-of-prompt", "error", column("prompt_lengths", lambda b: b.sequences.lengths.clone(), SEQUENCE), {"column": "response_mask"}),
     # log-probabilities
     Fault("old-log-prob-missing", "error", without("old_log_prob"), {"column": "old_log_prob"}),
     Fault("log-prob-positive", "error", with_value("old_log_prob", 60, 1, 0.25), {"column": "old_log_prob", "sequence": 60, "token": 1}),
@@ -157,6 +174,7 @@ FAULTS = [
     Fault("ref-identical", "error", column("ref_log_prob", lambda b: b["old_log_prob"]), {"column": "ref_log_prob"}, "old"),
     Fault("ref-identical", "warning", column("ref_log_prob", lambda b: b["rollout_log_prob"]), {"column": "ref_log_prob"}, "sampler", None),
     Fault("ref-constant", "error", column("ref_log_prob", lambda b: 0 * b["old_log_prob"]), {"column": "ref_log_prob"}),
+    Fault("ref-unrelated", "warning", column("ref_log_prob", lambda b: b["ref_log_prob"].roll(97)), {"column": "ref_log_prob"}, "order"),
     Fault("kl-outliers", "warning", with_value("ref_log_prob", 11, 2, -45.0), {"column": "ref_log_prob", "sequence": 11, "token": 2}),
     # the sampler
     Fault("rollout-mismatch", "warning", rollout(lambda x: x * 1.3), {"column": "rollout_log_prob"}, "temperature"),
@@ -168,6 +186,9 @@ FAULTS = [
     # rewards
     Fault("rewards-missing", "error", without("rewards"), {"column": "rewards"}),
     Fault("rewards-constant", "warning", column("rewards", lambda b: one(len(b)), SEQUENCE), {"column": "rewards"}),
+    Fault("rewards-constant", "warning", lambda b: b.without(["rewards"]).with_columns(TOKEN, token_rewards=0 * b["old_log_prob"]), {"column": "token_rewards"}, "by token"),
+    Fault("rewards-unscored", "warning", column("rewards", lambda b: graded(b, 40), SEQUENCE), {"column": "rewards", "sequence": 216}),
+    Fault("rewards-component-flat", "warning", column("component_rewards", lambda b: torch.stack([b["rewards"], one(len(b))], 1), SEQUENCE), {"column": "component_rewards"}),
     Fault("rewards-large", "warning", with_value("rewards", 77, None, -1e5), {"column": "rewards", "sequence": 77}),
     Fault("rewards-twice", "error", column("token_rewards", lambda b: b.sequences.place_last(b["rewards"])), {"column": "token_rewards"}),
     # groups

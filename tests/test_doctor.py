@@ -15,11 +15,10 @@ from lossary.trainer.settings import Settings
 STEPS = 20
 
 
-@pytest.fixture(scope="module")
-def healthy(tmp_path_factory):
-    """``(optimizer steps before it, batch)`` of each of the demo's first rollouts, estimated, and as they were before."""
-    settings = Settings.of(load_recipe("demo", [f"train.steps={STEPS}", "evaluate.items=4", "evaluate.every=1000"]))
-    trainer = Trainer(settings, RunFolder.new(tmp_path_factory.mktemp("runs"), "run", "{}\n"))
+def rollouts(folder, recipe, steps, *more):
+    """``(optimizer steps before it, batch, estimated)`` of each of a recipe's first rollouts."""
+    settings = Settings.of(load_recipe(recipe, [f"train.steps={steps}", "evaluate.items=4", "evaluate.every=1000", *more]))
+    trainer = Trainer(settings, RunFolder.new(folder, "run", "{}\n"))
     seen, estimate = [], trainer.objective.estimate
 
     def listening(batch: Batch) -> Batch:
@@ -29,6 +28,57 @@ def healthy(tmp_path_factory):
     trainer.objective.estimate = listening
     trainer.run()
     return seen
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory):
+    """The demo's first rollouts."""
+    return rollouts(tmp_path_factory.mktemp("runs"), "demo", STEPS)
+
+
+OTHERS = {
+    "dapo": ("dapo", ()),
+    "dr-grpo": ("dr-grpo", ()),
+    "rloo": ("rloo", ()),
+    "reinforce-plus-plus": ("reinforce-plus-plus", ()),
+    "a ratio of whole sequences": ("demo", ("policy_loss=gspo", "aggregation=seq-mean-token-mean")),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_healthy_batches_of_other_recipes_are_left_in_peace(name, tmp_path):
+    recipe, more = OTHERS[name]
+    plan = compose(load_recipe(recipe, more)).plan
+    found = rollouts(tmp_path, recipe, 2, *more)
+    assert len(found) == 2
+    for step, raw, estimated in found:
+        for batch in (raw, estimated):
+            assert list(inspect(batch, plan, step=step)) == []
+
+
+def test_what_a_tool_said_between_two_turns_is_no_hole():
+    mask, turns = torch.tensor([[1, 1, 0, 1, 1]]), torch.tensor([[0, 0, 0, 1, 1]])
+    assert "mask-holes" in inspect(mask=mask, turns=turns).ran
+    assert said(inspect(mask=mask, turns=turns)) == []
+    assert said(inspect(mask=mask, turns=0 * turns)) == [("mask-holes", "warning", {"column": "response_mask", "sequence": 0, "token": 1})]
+
+
+def test_the_later_steps_of_a_first_rollout_have_the_reference_of_the_first(healthy):
+    _, raw, _ = healthy[0]
+    assert torch.equal(raw["ref_log_prob"], raw["old_log_prob"])
+    assert list(inspect(raw, compose("demo"), step=3)) == []
+    newer = raw.with_columns(raw.levels["policy_version"], policy_version=raw["policy_version"] + 4)
+    assert [(f.check, f.severity) for f in inspect(newer, compose("demo"), step=4)] == [("ref-identical", "error")]
+
+
+def test_a_ratio_of_whole_sequences_is_not_judged_token_by_token(healthy):
+    batch, noise = healthy[-1][2], torch.randn(sum(healthy[-1][2].lengths), generator=torch.Generator().manual_seed(0))
+    even = batch.sequences.spread(batch.sequences.mean(noise))
+    moved = batch.with_columns(batch.levels["old_log_prob"], log_prob=batch["old_log_prob"] + 0.5 * (noise - even))
+    recipes = {loss: {"policy_loss": loss, "aggregation": "seq-mean-token-mean"} for loss in ("gspo", "ppo-clip")}
+    told = {loss: {f.check for f in inspect(moved, compose(r), step=40)} for loss, r in recipes.items()}
+    assert "clip-saturated" not in told["gspo"]
+    assert "clip-saturated" in told["ppo-clip"]
 
 
 def test_healthy_batches_are_left_in_peace(healthy):
@@ -65,19 +115,20 @@ PADDED = {
     "advantages-outside-mask": ("warning", {"column": "advantages", "sequence": 2, "token": 5}),
     "float-ids": ("warning", {"column": "token_ids"}),
     "padding-share": ("warning", {"column": "response_mask"}),
+    "mask-short": ("warning", {"column": "response_mask", "sequence": 0, "token": 3}),
 }
 
 
 def padded() -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Somebody's tensors: three rows of 4, 5 and 5 tokens, six wide."""
+    """Somebody's tensors: three rows of 5 tokens, six wide."""
     draw = torch.Generator().manual_seed(1)
-    mask = (torch.arange(6) < torch.tensor([[4], [5], [5]])).float()
+    mask = (torch.arange(6) < torch.tensor([[5], [5], [5]])).float()
     old = -torch.rand(3, 6, generator=draw) * mask
     advantages = torch.tensor([[1.0], [-1.0], [0.5]]) * mask
     return mask, {
         "old_log_prob": old,
         "advantages": advantages,
-        "token_rewards": torch.zeros(3, 6),
+        "token_rewards": torch.eye(3, 6) * advantages,
         "token_ids": (40 * torch.rand(3, 6)).long(),
     }
 
@@ -98,6 +149,10 @@ def test_a_fault_of_padded_tensors_is_found(check):
         columns["token_rewards"][0, 5] = 1.0
     elif check == "advantages-outside-mask":
         columns["advantages"][2, 5] = 3.0
+    elif check == "mask-short":
+        columns["rollout_log_prob"] = columns["old_log_prob"].clone()
+        mask[0, 3:] = 0
+        columns["advantages"] = columns["advantages"] * mask
     elif check == "float-ids":
         columns["token_ids"] = columns["token_ids"].float()
     else:
