@@ -56,6 +56,8 @@ class Grid:
 
 def spread(ablation: Ablation, overrides: Iterable[str] = ()) -> Grid:
     """Return every variant; all that is wrong with the file or any variant is raised at once as ``RecipeError``."""
+    overrides = list(overrides)
+    ablation.faults += _idle(ablation, overrides)
     faults, base = list(ablation.faults), _base(ablation, overrides, list(ablation.faults))
     if base is None:
         raise RecipeError(faults)
@@ -78,6 +80,18 @@ def spread(ablation: Ablation, overrides: Iterable[str] = ()) -> Grid:
     variants = [replace(v, slug=s) for v, s in zip(variants, slugs([v.name for v in variants]), strict=True)]
     first = next((v for v in variants if _unchanged(base, v)), None)
     return Grid(variants, (first or variants[0]).contestant, first is not None, base.variables)
+
+
+def _idle(ablation: Ablation, overrides: Iterable[str]) -> list[Fault]:
+    """Return a fault for each override of what is varied: every variant would write over it."""
+    faults = []
+    for text in overrides:
+        path = text.partition("=")[0].lstrip("+-~")
+        above = next((p for p in ablation.vary if path == p or path.startswith(f"{p}.")), None)
+        if above is not None:
+            place = ablation.document.place(("vary", above))
+            faults.append(Fault(path, place, f"{above} is varied, so that {text!r} would change nothing; change the file"))
+    return faults
 
 
 def _base(ablation: Ablation, overrides: Iterable[str], faults: list[Fault]) -> Recipe | None:
