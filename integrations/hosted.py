@@ -14,10 +14,25 @@ from torch import Tensor
 from ..batch import Batch
 from ..numerics import accumulator
 from ..pipeline import LossOut, Objective, Plan
-from ..registry import Column, Totals
+from ..registry import Column, Level, Totals
 from .gate import IntegrationError, require_given
 
 WEIGHT = "correction"
+
+
+def estimated(
+    objective: Objective, mask: Tensor, token_rewards: Tensor, index: Iterable[Any] | None, **columns: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Return padded advantages and returns, 0 wherever no sampled token was; ``index`` names each row's prompt."""
+    brought: dict[str, Any] = {"token_rewards": token_rewards, **{k: v for k, v in columns.items() if v is not None}}
+    if index is not None:
+        brought["group_ids"] = [str(i) for i in index]
+    batch = Batch.from_padded(mask > 0, masked_rewards="to-sequence", **brought)
+    with torch.no_grad():
+        batch = objective.estimate(batch)
+    advantages = batch.unpack(batch.column("advantages", Level.TOKEN))
+    returns = batch.unpack(batch.column("returns", Level.TOKEN)) if "returns" in batch else advantages
+    return advantages.to(token_rewards.dtype), returns.to(token_rewards.dtype)
 
 
 class Hosted:

@@ -13,12 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..batch import Batch
 from ..builtin import RecipeWarning
 from ..pipeline import Objective, Plan
-from ..registry import Level
 from .gate import IntegrationError, require_given, require_version
-from .hosted import Hosted
+from .hosted import Hosted, estimated
 from .naming import offer, offers
 
 GIVEN = ("log_prob", "old_log_prob", "rollout_log_prob", "advantages")
@@ -137,15 +135,8 @@ class Advantage:
         **_: Any,  # SkyRL hands on whatever its caller has
     ) -> tuple[Tensor, Tensor]:
         """Return padded advantages and returns, 0 wherever no sampled token was."""
-        columns: dict[str, Any] = {"token_rewards": token_level_rewards, "old_values": values}
-        columns["group_ids"] = None if index is None else [str(i) for i in index]
-        brought = {k: v for k, v in columns.items() if v is not None}
-        batch = Batch.from_padded(response_mask > 0, masked_rewards="to-sequence", **brought)
-        with torch.no_grad():
-            batch = estimating(self.name, gamma, lambd).estimate(batch)
-        advantages = batch.unpack(batch.column("advantages", Level.TOKEN))
-        returns = batch.unpack(batch.column("returns", Level.TOKEN)) if "returns" in batch else advantages
-        return advantages.to(token_level_rewards.dtype), returns.to(token_level_rewards.dtype)
+        objective = estimating(self.name, gamma, lambd)
+        return estimated(objective, response_mask, token_level_rewards, index, old_values=values)
 
 
 def estimating(name: str, gamma: float, lambd: float) -> Objective:

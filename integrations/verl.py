@@ -12,15 +12,12 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from ..batch import Batch
 from ..builtin import RecipeWarning
 from ..pipeline import Objective, Plan
-from ..registry import Level
 from .gate import IntegrationError, require_given, require_version
-from .hosted import Hosted
+from .hosted import Hosted, estimated
 from .naming import Offer, offer, offers
 
 GIVEN = ("log_prob", "old_log_prob", "advantages")
@@ -192,14 +189,7 @@ class Advantage:
     ) -> tuple[Tensor, Tensor]:
         """Return padded advantages and returns, 0 wherever no sampled token was."""
         objective = estimating(self.name, config)
-        columns: dict[str, Any] = {"token_rewards": token_level_rewards, "baseline_rewards": reward_baselines}
-        columns["group_ids"] = None if index is None else [str(i) for i in index]
-        batch = Batch.from_padded(response_mask, masked_rewards="to-sequence", **{k: v for k, v in columns.items() if v is not None})
-        with torch.no_grad():
-            batch = objective.estimate(batch)
-        advantages = batch.unpack(batch.column("advantages", Level.TOKEN))
-        returns = batch.unpack(batch.column("returns", Level.TOKEN)) if "returns" in batch else advantages
-        return advantages.to(token_level_rewards.dtype), returns.to(token_level_rewards.dtype)
+        return estimated(objective, response_mask, token_level_rewards, index, baseline_rewards=reward_baselines)
 
 
 def estimating(name: str, config: Any) -> Objective:

@@ -231,6 +231,21 @@ def test_skyrl_refuses_what_its_reduction_does_not_reach() -> None:
         skyrl.hosted("lossary/dro", (("dro_beta", 0.1),))
 
 
+def test_skyrls_estimators_are_verls(algos: Any) -> None:
+    rewards = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 9.0], [0.5, 0.0, 0.0], [0.0, 0.0, 0.25]])
+    mask, index = torch.tensor([[1, 1, 1], [1, 1, 0], [1, 0, 0], [1, 1, 1]]), ["a", "a", "b", "b"]
+    theirs = algos.ADV_ESTIMATOR_REGISTRY["lossary/rloo"](rewards, mask.bool(), config=None, index=index)
+    ours = skyrl.Advantage("lossary/rloo")(rewards, mask.float(), index=index, something_new=3)
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+        assert (a * (1 - mask) == 0).all()
+    assert ours[0][0, 0] == 1.0 - 9.0
+    values = torch.full_like(rewards, 0.5)
+    (gae, returns) = skyrl.Advantage("lossary/gae")(rewards, mask, values=values, gamma=1.0, lambd=1.0)
+    assert gae[3].tolist() == [-0.25] * 3
+    assert returns[3].tolist() == [0.25] * 3
+
+
 def test_skyrls_registries_get_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
     foreign.installed(monkeypatch)
     books: dict[str, dict[str, Any]] = {"loss": {}, "advantage": {}}
