@@ -126,7 +126,7 @@ def _trained(recipe: Recipe, trained: Settings | None) -> Iterator[tuple[str, Ma
         return
     if task := bind(recipe, trained.catalog, "task", "task", []):
         yield "task", {"use": task.component.name, **task.params}
-    for section in ("model", "critic", "warm_up", "rollout", "train", "evaluate", "diagnose"):
+    for section in ("model", "critic", "reference", "warm_up", "rollout", "train", "evaluate", "diagnose"):
         yield section, getattr(trained, section).model_dump()
 
 

@@ -6,6 +6,7 @@ from pydantic import BaseModel
 
 from ..builtin import catalog
 from ..models.choice import ModelSettings
+from ..models.reference import ReferenceSettings
 from ..pipeline import load_recipe, survey
 from ..pipeline.schema import component_schema, recipe_schema
 from ..registry import KINDS, RecipeError, UnknownName, listing, nearest
@@ -21,6 +22,7 @@ from ..trainer.settings import (
 TRAINING: dict[str, type[BaseModel]] = {
     "model": ModelSettings,
     "critic": CriticSettings,
+    "reference": ReferenceSettings,
     "warm_up": WarmUpSettings,
     "rollout": RolloutSettings,
     "train": TrainSettings,

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ..registry import Strict, listing
+from ..registry.hyper import Positive
 from .family import Family, SmallFamily
 from .hugging_face import HuggingFaceFamily, in_wheel
+from .lora import Adapters
 
 
 class ModelSettings(Strict):
@@ -31,11 +33,20 @@ class ModelSettings(Strict):
     """What is put around a question before that: few-shot examples, say."""
     train_embeddings: bool = True
     """False: the embeddings, and an output layer tied to them, stay as they are."""
+    lora_rank: Annotated[int, Field(ge=0, le=65536)] = 0
+    """Rank of the adapters of all linear layers but the output layer, which then alone are trained; 0: none."""
+    lora_alpha: Positive = 16.0
+    """What the adapters add is scaled by ``lora_alpha / lora_rank``."""
 
     @property
     def source(self) -> str | None:
         """Which key says where a Hugging Face model is; none: the small GPT."""
         return next((key for key in PLACES if getattr(self, key) is not None), None)
+
+    @property
+    def adapters(self) -> Adapters | None:
+        """What is put into each model that is trained, if that is not the model itself."""
+        return Adapters(self.lora_rank, self.lora_alpha) if self.lora_rank else None
 
 
 PLACES = ("path", "gguf", "wheel")
@@ -54,6 +65,8 @@ def contradictions(model: ModelSettings) -> Iterator[tuple[str, str]]:
             yield key, of
     if not places and model.d_model % model.heads:
         yield "heads", f"d_model {model.d_model} is not a multiple of heads {model.heads}"
+    if _said(model, "lora_alpha") and not model.lora_rank:
+        yield "lora_alpha", "it scales adapters, and there are none: say lora_rank"
 
 
 def _said(model: ModelSettings, key: str) -> bool:

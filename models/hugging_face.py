@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from .family import ModelError
+from .lora import adapted, merged
 
 ASK = "pip install 'lossary[hf]'"
 
@@ -147,11 +148,16 @@ class HuggingFaceFamily:
         return made
 
     def save(self, model: nn.Module, folder: Path) -> bool:
-        """Write a folder that ``from_pretrained`` loads, whole or not at all."""
+        """Write a folder that ``from_pretrained`` loads, whole or not at all; adapters are merged into the weights."""
+        inner: Any = model.inner
+        if adapted(inner):
+            found = merged(inner)
+            inner = copy.deepcopy(self._inner).to(next(iter(found.values())).dtype)
+            inner.load_state_dict(found)
         aside = folder.with_name(folder.name + ".partial")
         shutil.rmtree(aside, ignore_errors=True)
         try:
-            model.inner.save_pretrained(aside)  # type: ignore[union-attr, operator]
+            inner.save_pretrained(aside)
             self.tokenizer.inner.save_pretrained(aside)
             shutil.rmtree(folder, ignore_errors=True)
             os.replace(aside, folder)

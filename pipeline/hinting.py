@@ -16,8 +16,11 @@ SECTIONS = (
 TRAINING = {
     "task": ("use",),
     "trackers": ("use",),
-    "model": ("d_model", "layers", "heads", "tied", "dtype", "path", "gguf", "wheel", "chat", "template", "train_embeddings"),
+    "model": (
+        "d_model", "layers", "heads", "tied", "dtype", "path", "gguf", "wheel", "chat", "template", "train_embeddings", "lora_rank", "lora_alpha",
+    ),
     "critic": ("trunk", "detach"),
+    "reference": ("adapters_off", "param_offload"),
     "warm_up": ("steps", "batch", "lr", "ramp"),
     "rollout": ("prompts", "samples_per_prompt", "temperature", "top_k", "top_p", "backend", "staleness", "bypass"),
     "train": (

@@ -10,7 +10,7 @@ import warnings
 import torch
 import torch.distributed as dist  # noqa: TID251
 
-LIMIT = 120
+LIMIT = 300
 """Seconds in which some rank has something to tell, or they are taken for waiting for each other."""
 
 

@@ -9,6 +9,7 @@ from rollout_contract import RolloutContract  # noqa: E402
 
 from lossary.models import ModelError, prompt_within  # noqa: E402
 from lossary.models.hugging_face import HuggingFaceFamily, in_wheel  # noqa: E402
+from lossary.models.lora import Adapters, adapted  # noqa: E402
 from lossary.trainer.hf_generate import GenerateBackend  # noqa: E402
 from lossary.trainer.rollout import SamplingParams, TorchBackend  # noqa: E402
 from lossary.trainer.scoring import head_of  # noqa: E402
@@ -84,6 +85,25 @@ def test_a_saved_model_is_loaded_by_transformers(folder, tmp_path):
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert torch.equal(again.lm_head.weight, model.lm_head.weight)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out").encode("1+2") == family.tokenizer.encode("1+2")
+
+
+def test_adapters_are_merged_into_what_is_saved(folder, tmp_path):
+    family = HuggingFaceFamily(folder)
+    model, plain = family.model(), family.model()
+    Adapters(4, 8.0).into(model, seed=3)
+    ids = torch.tensor([[4, 5, 13]])
+    assert torch.equal(model(ids, torch.ones_like(ids)), plain(ids, torch.ones_like(ids)))
+    assert set(adapted(model)) == {n for n, m in plain.named_modules() if isinstance(m, torch.nn.Linear) and m is not plain.lm_head}
+    assert {n.rpartition(".")[2] for n, p in model.named_parameters() if p.requires_grad} == {"lora_a", "lora_b"}
+    with torch.no_grad():
+        for layer in adapted(model).values():
+            layer.lora_b.normal_(std=0.1, generator=torch.Generator().manual_seed(0))
+    said = model.lm_head(model(ids, torch.ones_like(ids)))
+    assert not torch.allclose(said, plain.lm_head(plain(ids, torch.ones_like(ids))), atol=1e-3)
+    assert family.save(model, tmp_path / "out")
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    torch.testing.assert_close(again(ids).logits, said, rtol=1e-5, atol=1e-5)
+    assert family.model().inner.state_dict().keys() == again.state_dict().keys()
 
 
 def test_a_value_head_reads_hidden_states(folder):

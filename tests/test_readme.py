@@ -112,6 +112,7 @@ def test_the_trainers_page_shows_its_defaults():
     sections = {
         "model": "ModelSettings",
         "critic": "CriticSettings",
+        "reference": "ReferenceSettings",
         "warm_up": "WarmUpSettings",
         "rollout": "RolloutSettings",
         "train": "TrainSettings",

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from lossary import RecipeError, compose, load_recipe
+from lossary.models.reference import ReferenceSettings
 from lossary.pipeline.hinting import TRAINING
 from lossary.trainer.settings import (
     CriticSettings,
@@ -103,6 +104,7 @@ def test_the_hints_know_the_keys_of_the_trainer():
     fields = {
         "model": ModelSettings,
         "critic": CriticSettings,
+        "reference": ReferenceSettings,
         "warm_up": WarmUpSettings,
         "rollout": RolloutSettings,
         "train": TrainSettings,

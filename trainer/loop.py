@@ -4,7 +4,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from ..builtin import compose
 from ..diagnostics.skipping import cause
 from ..diagnostics.watching import Watch
 from ..models import prompt_within
+from ..models.reference import Offloaded, Reference, Resident, WithoutAdapters
 from ..pipeline import LossOut, Objective
 from ..pipeline.lock import compared, lock_of
 from ..registry import Level, LossaryError
@@ -53,7 +54,7 @@ class Trainer:
         ranks = self.group if self.group.size > 1 else ONE_RANK
         self.objective = Objective(settings.plan, ranks, seed=settings.train.seed)
         self.policy = self._model("policy")
-        self.reference: Any = None
+        self.reference: Reference | None = None
         needs = {**self.objective.needs("estimate"), **self.objective.needs("loss")}
         self.critic = self._critic() if {"values", "old_values"} & set(needs) else None
         self.needs_reference = bool({"ref_log_prob", "ref_logits"} & set(needs))
@@ -72,7 +73,9 @@ class Trainer:
         self._began = time.process_time(), time.perf_counter()
 
     def _model(self, role: str, *, value_head: bool = False) -> Any:
-        made = self.family.model(value_head=value_head, seed=seed_of(self.settings.train.seed, role))
+        made = self.family.model(value_head=value_head, seed=(seed := seed_of(self.settings.train.seed, role)))
+        if (adapters := self.settings.model.adapters) is not None:
+            adapters.into(made, seed)
         return made.to(getattr(torch, self.settings.model.dtype))
 
     def _critic(self) -> Critic:
@@ -89,7 +92,7 @@ class Trainer:
             self.tracking.open(self.folder.path, self.settings.recipe.values, self.step)
             if not self.resumed:
                 self._warm_up()
-                self.reference = self._frozen() if self.needs_reference else None
+                self.reference = self._compared_with()
                 self._log({"step": 0, "eval/accuracy": self._accuracy()})
                 self.save()
             while self.step < self.settings.train.steps:
@@ -205,8 +208,8 @@ class Trainer:
         old = None if r.bypass else column(lambda p: policy_scores(self.policy, inputs, p, r.temperature)[0])
         found = {"old_log_prob": batch["rollout_log_prob"] if old is None else old}
         if self.reference is not None:
-            reference = self.reference
-            found["ref_log_prob"] = column(lambda p: policy_scores(reference, inputs, p, r.temperature)[0])
+            with self.reference.at_hand() as reference:
+                found["ref_log_prob"] = column(lambda p: policy_scores(reference, inputs, p, r.temperature)[0])
         if self.critic is not None:
             critic = self.critic
             found["old_values"] = column(lambda p: values_of(critic, inputs, p, self._trunk_of(inputs, p)))
@@ -227,13 +230,13 @@ class Trainer:
             outs.append(batch)
         weighed = objective.weigh(batch)
         parts = objective.split(weighed, self.settings.train.max_tokens)
+        beside = self.reference if "ref_logits" in needs else None
         for i, micro in enumerate(parts):
-            with syncing(self.calls, last=i == len(parts) - 1):
+            with syncing(self.calls, last=i == len(parts) - 1), beside.at_hand() if beside else nullcontext() as reference:
                 hidden = hidden_of(self.calls[0], inputs, micro)
                 seen = hidden if self.settings.critic.trunk == "shared" else None
                 values = values_of(self.calls[1], inputs, micro, seen) if self.critic is not None and "values" in needs else None
-                known = self.reference is not None and "ref_logits" in needs
-                ref = ref_logits_of(self.reference, inputs, micro, temperature) if self.reference is not None and known else None
+                ref = ref_logits_of(reference, inputs, micro, temperature) if reference is not None else None
                 out = objective.loss(micro, policy=head.on(hidden), values=values, ref_logits=ref)
                 torch.autograd.backward(out.total)
             outs.append(replace(out, total=out.total.detach(), actor=out.actor.detach(), critic=out.critic.detach(), terms={}))
@@ -271,6 +274,15 @@ class Trainer:
         model = self._model("reference")
         model.load_state_dict(weights(self.policy))
         return model.eval().requires_grad_(False)
+
+    def _compared_with(self) -> Reference | None:
+        """Return the policy as it is now, frozen, where an objective asks for it."""
+        how = self.settings.reference
+        if not self.needs_reference:
+            return None
+        if how.adapters_off:
+            return WithoutAdapters(self.policy)
+        return Offloaded(self._frozen(), next(self.policy.parameters()).device) if how.param_offload else Resident(self._frozen())
 
     def _keep_model(self) -> None:
         """Write the policy as others load it, where its family has such a form; all ranks together, for its weights may lie in parts."""
@@ -329,7 +341,7 @@ class Trainer:
                 raise LossaryError(f"{self.folder.path}: recipe.yaml was changed after the checkpoint was written.")
             changed = compared(plain["lock"], self.lock, str(self.folder.path))
             self.objective.load_state_dict(plain["objective"])
-            self.reference = self._frozen() if self.needs_reference else None
+            self.reference = self._compared_with()
             self.snapshots.allot(plain["sampler"], weights(self.policy))
             saved.into(self._tensors(), self.group)
             self.optimizing.load(saved, plain["optimizing"], self.group)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..batch import Batch, left_shift_padded
 from ..pipeline import Logits, LossHead, Scores
 from .data import Inputs
+from .ranks import whole
 
 
 def hidden_of(model: nn.Module, inputs: Inputs, batch: Batch) -> Tensor:
@@ -32,7 +33,7 @@ def ref_logits_of(reference: Any, inputs: Inputs, batch: Batch, temperature: flo
     """Return the reference's logits for each sampled token, of which a loss only ever spells out a chunk."""
     return Logits(
         hidden_of(reference, inputs, batch),
-        reference.lm_head.weight,
+        whole(reference.lm_head.weight),
         reference.lm_head.bias,
         reference.logit_scale / temperature,
         reference.softcap,

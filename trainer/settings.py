@@ -9,6 +9,7 @@ from pydantic import Field
 from ..builtin import catalog
 from ..models import Family
 from ..models.choice import ModelSettings, contradictions, family_of
+from ..models.reference import ReferenceSettings, misplaced
 from ..pipeline import Objective, Plan, Recipe, bind, bind_each, survey
 from ..registry import Catalog, ColumnError, Fault, RecipeError, Strict, text_of, worded
 from ..registry.hyper import Count, NonNegative, Positive
@@ -109,6 +110,7 @@ class Settings:
     task: Task
     model: ModelSettings
     critic: CriticSettings
+    reference: ReferenceSettings
     warm_up: WarmUpSettings
     rollout: RolloutSettings
     train: TrainSettings
@@ -124,6 +126,7 @@ class Settings:
         trackers = _trackers(recipe, book, faults)
         model = recipe.section("model", ModelSettings, faults)
         critic = recipe.section("critic", CriticSettings, faults)
+        reference = recipe.section("reference", ReferenceSettings, faults)
         warm_up = recipe.section("warm_up", WarmUpSettings, faults)
         rollout = recipe.section("rollout", RolloutSettings, faults)
         train = recipe.section("train", TrainSettings, faults)
@@ -131,6 +134,9 @@ class Settings:
         diagnose = recipe.section("diagnose", DiagnoseSettings, faults)
         if model:
             _one_model(recipe, model, rollout, faults)
+        if model and reference and warm_up:
+            for key, why in misplaced(reference, adapters=model.lora_rank > 0, warmed=warm_up.steps > 0):
+                _fault(recipe, faults, ("reference", key), why)
         if plan and rollout:
             _suited(recipe, plan, rollout, faults)
         if plan and not faults:
@@ -138,7 +144,7 @@ class Settings:
         if faults or plan is None:
             raise RecipeError(faults)
         assert task is not None
-        return cls(recipe, book, plan, task, model, critic, warm_up, rollout, train, evaluate, diagnose, trackers)
+        return cls(recipe, book, plan, task, model, critic, reference, warm_up, rollout, train, evaluate, diagnose, trackers)
 
     def family(self) -> Family:
         """Return who makes the run's models; a model that cannot be read raises ``ModelError``."""
