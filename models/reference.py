@@ -68,7 +68,7 @@ class Offloaded(Resident):
     @contextmanager
     def at_hand(self) -> Iterator[Any]:
         """Give the copy, on the device."""
-        held = [d for m in self.model.modules() for d in (m._parameters, m._buffers)]
+        held: list[dict[str, Any]] = [d for m in self.model.modules() for d in (m._parameters, m._buffers)]
         home = [(d, name, x) for d in held for name, x in d.items() if x is not None]
         there = {id(x): self._moved(x) for _, _, x in home}  # one for weights that are tied
         try:
