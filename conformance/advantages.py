@@ -95,15 +95,33 @@ def _causal(subject: Subject, case: Case) -> None:
 
 
 def _zero_at_perfect_values(subject: Subject, case: Case) -> None:
+    """Time passes with each token; for what reads turns it may also pass with each turn."""
+    always = torch.ones(case.tokens, dtype=torch.bool)
+    clocks = [always, _turn_ends(case)] if "turns" in case.columns else [always]
+    for i, passes in enumerate(clocks):
+        try:
+            _knew(subject, case, passes)
+            return
+        except Off:
+            if i == len(clocks) - 1:
+                raise
+
+
+def _knew(subject: Subject, case: Case, passes: Tensor) -> None:
     gamma = float(subject.settings.get("gamma", 1.0))
     rewards, values = case.columns["token_rewards"], torch.zeros(case.tokens, dtype=torch.float64)
     for t in reversed(range(case.tokens)):
         after = 0.0 if case.last[t] else float(values[t + 1])
-        values[t] = float(rewards[t]) + gamma * after
+        values[t] = float(rewards[t]) + (gamma if passes[t] else 1.0) * after
     uncut = torch.zeros(len(case.lengths), dtype=torch.float64)
     with on(agreeing(case).having(old_values=values, truncated=uncut)) as there:
         found = _advantages(subject, there)
         close("the advantage", torch.zeros_like(found), found, ", for the critic knew", rtol=0, atol=1e-9)
+
+
+def _turn_ends(case: Case) -> Tensor:
+    turns = case.columns["turns"]
+    return case.last | (turns != turns.roll(-1))
 
 
 def _paid(case: Case, i: int, by: float) -> Case:

@@ -133,7 +133,7 @@ class Check:
         yield from ((first, Seeded(number), number) for number in range(many))
         if self.rule.long:
             yield first, Long(1), 1
-        if self.rule.per_number:
+        if self.rule.per_number and not self.at:
             yield from ((subject, Seeded(many), 1) for subject in self._moved())
         if self.rule.per_choice:
             yield from ((subject, Seeded(2 * i + 1), 2 * i + 1) for i, subject in enumerate(self.subjects[1:]))

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ..registry import FIELDS, Column, Component, SignatureError, Vocabulary, component_of, listing, nearest
+from ..registry import FIELDS, Column, Component, SignatureError, Vocabulary, component_of
 from . import claims, device, hyper, numbers, policies, scope, structural
 from .check import NUMBERS, Check, Rule
-from .settings import choices_of, settings_of
+from .settings import choices_of, numbered, settings_of
 from .subject import Subject
 
 RULES: tuple[Rule, ...] = (*structural.RULES, *device.RULES, *numbers.RULES, *hyper.RULES, *scope.RULES, *policies.RULES, *claims.RULES)
@@ -26,7 +26,7 @@ def checks_for(
     ``columns`` are declarations of your own that it reads. ``examples`` is how many random inputs each check tries; ``settings`` replaces
     the default hyperparameters, and is needed where a required one has no obvious example. ``compile`` adds the check that
     ``torch.compile`` makes one graph of it, which takes seconds. A function that no decorator marks, hyperparameters that it does not
-    take, and a deviation from a check that does not exist raise ``SignatureError``.
+    take, and a deviation from a check that is not asked of it raise ``SignatureError``.
     """
     found = component if isinstance(component, Component) else component_of(component)
     if found is None:
@@ -48,19 +48,14 @@ def checks_for(
 
 
 def _check_deviations(component: Component, chosen: list[Rule], where: str) -> None:
-    everything = [r.name for r in RULES]
     for key in component.deviates:
         name, _, choice = key.partition("@")
-        if name not in everything:
-            raise SignatureError(
-                f"{where} deviates from {name!r}, which is no check.{nearest(name, everything)} Checks are {listing(r.name for r in chosen)}."
-            )
         rule = next((r for r in chosen if r.name == name), None)
         if rule is None and name != "compiles":
             raise SignatureError(f"{where} deviates from {name!r}, which is not asked of it.")
         if choice == NUMBERS and rule is not None and not rule.per_number:
             raise SignatureError(f"{where} deviates from {key!r}, but {name!r} is not asked at other numbers.")
-        if choice not in ("", NUMBERS) and rule is not None and not rule.per_choice:
+        if choice not in ("", NUMBERS) and rule is not None and not (rule.per_choice or rule.per_number):
             raise SignatureError(f"{where} deviates from {key!r}, but {name!r} is asked at the defaults only.")
 
 
@@ -73,6 +68,9 @@ def _divided(rule: Rule, component: Component, subjects: tuple[Subject, ...], ex
             yield Check(rule, component, subjects[:1], examples, reason, at=NUMBERS)
         elif name == rule.name and choice:
             theirs = tuple(s for s in subjects if choice in (f"{k}={v}" for k, v in s.settings.items()))
+            if not theirs and rule.per_number and (other := numbered(component, subjects[0].settings, choice)) is not None:
+                yield Check(rule, component, (subjects[0].set(other),), examples, reason, at=choice)
+                continue
             if not theirs:
                 where = f"{component.place}: {component.kind.name} {component.name!r}"
                 raise SignatureError(f"{where} deviates from {name!r} at {choice!r}, which is no choice of its hyperparameters.")

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 
 from ..registry import Component
 from ..registry.params import inclusive
+from ..registry.rules import Rule
 
 SMALL: Mapping[str, Any] = {
     "value": 0.5, "start": 1.0, "end": 0.1, "steps": 4, "kl_coef": 0.1, "target": 0.1, "horizon": 10.0, "divisor": 5.0,
@@ -37,13 +38,30 @@ def choices_of(component: Component, settings: Mapping[str, Any]) -> Iterator[di
 
 
 def varied(component: Component, settings: Mapping[str, Any], *, flip: bool = False) -> dict[str, Any]:
-    """Return the settings with every number moved, each second one the other way, where its bounds and the others allow it; 0 is off."""
+    """Return the settings with every number moved, each second one the other way, as far as it suits the component; 0 is off."""
     found = dict(settings)
     numbers = [n for n, v in settings.items() if isinstance(v, int | float) and not isinstance(v, bool) and v]
     for i, name in enumerate(numbers):
         with suppress(ValidationError):
-            found = _whole(component, {**found, name: _like(found[name], 1.2 if (i % 2 == 0) is not flip else 0.85)})
+            moved = _whole(component, {**found, name: _like(found[name], 1.2 if (i % 2 == 0) is not flip else 0.85)})
+            found = moved if _suits(component, moved) else found
     return found
+
+
+def numbered(component: Component, settings: Mapping[str, Any], choice: str) -> dict[str, Any] | None:
+    """Return the settings with one number replaced, as ``"clip_ratio_c=1.5"`` says it; None: it says no number that is allowed."""
+    name, _, text = choice.partition("=")
+    with suppress(ValueError):
+        number = float(text)
+        if name in settings:
+            return _whole(component, {**settings, name: number})
+    return None
+
+
+def _suits(component: Component, settings: Mapping[str, Any]) -> bool:
+    """Whether all numbers are what the component says it is meant for; a recipe that breaks such a rule is warned."""
+    rules = {name: rule for name, text in component.suits.items() if name in settings and (rule := Rule.of(text)) is not None}
+    return all(rule.holds(settings[name], settings) for name, rule in rules.items())
 
 
 def others_of(component: Component, settings: Mapping[str, Any], name: str) -> Iterator[dict[str, Any]]:

@@ -6,7 +6,7 @@ from .errors import SignatureError, listing, nearest
 
 CLAIMS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "on-policy-gradient": (("policy_loss",), "On policy its gradient is the plain policy gradient."),
-    "pulls-back": (("policy_loss",), "A token that has moved against its advantage is still pulled back."),
+    "pulls-back": (("policy_loss",), "A token that has moved against its advantage, by up to a factor of 2, is still pulled back."),
     "zero-at-equality": (
         ("kl", "value_loss", "auxiliary_loss"),
         "It is 0 where the two sides that it compares agree.",
@@ -31,6 +31,13 @@ CLAIMS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "neutral-at-agreement": (("correction",), "Where sampler and trainer agree every token weighs 1 and stays."),
 }
 """``{claim: (kinds that may make it, what it says)}``."""
+CHECKS = (
+    "signature", "documented", "referenced", "hyperparameters", "returns", "inputs-untouched", "deterministic", "no-global-rng",
+    "never-waits", "any-device", "compiles", "finite-at-extremes", "empty-and-single", "precision", "keeps-dtype", "detached-columns",
+    "gradient", "hyperparameters-used", "finite-at-bounds", "own-side", "order", "scope", "exact-over-ranks", "on-policy-direction",
+    "ratio-upright", "weights", "weights-bounded", *CLAIMS,
+)  # fmt: skip
+"""What the conformance kit looks at: a deviation names one of these."""
 
 
 def checked_claims(claims: Iterable[str], kind: str, where: str) -> tuple[str, ...]:
@@ -51,10 +58,18 @@ def checked_claims(claims: Iterable[str], kind: str, where: str) -> tuple[str, .
 
 
 def checked_deviations(deviates: Mapping[str, str], where: str) -> dict[str, str]:
-    """Return declared deviations; one without a reason raises ``SignatureError``. Which checks there are is known to the conformance kit."""
+    """Return declared deviations; one without a reason, or from what is no check, raises ``SignatureError``."""
     if not isinstance(deviates, Mapping):
         raise SignatureError(f'{where}: deviates says why for each check, as {{"finite-at-extremes": "the reason"}}.')
     for check, reason in deviates.items():
         if not isinstance(reason, str) or not reason.strip():
             raise SignatureError(f"{where} deviates from {check!r} without a reason; say why in a sentence.")
-    return {str(check).replace("_", "-"): reason for check, reason in deviates.items()}
+    return {_spelt(str(check), where): reason for check, reason in deviates.items()}
+
+
+def _spelt(key: str, where: str) -> str:
+    check, at, choice = key.partition("@")
+    spelt = check.replace("_", "-")
+    if spelt not in CHECKS:
+        raise SignatureError(f"{where} deviates from {check!r}, which is no check.{nearest(spelt, CHECKS)} Checks are {listing(CHECKS)}.")
+    return f"{spelt}{at}{choice}"

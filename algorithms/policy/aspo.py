@@ -52,8 +52,8 @@ def aspo(
     undecided = entropy.detach() > sequences.spread(border)
     ratio, reach = log_ratio.exp(), torch.where(undecided, high_entropy_clip, low_entropy_clip).to(log_prob.dtype)
     gains, plain = advantages >= 0, ratio.detach()
-    down = torch.maximum(ratio, 1 - reach)
-    up = torch.minimum(ratio, 1 + reach)
+    down = ratio.clamp(min=1 - reach)
+    up = ratio.clamp(max=1 + reach)
     inverse = 1 / up.detach()
     capped_down, capped_up = down.detach() > negative_clip_ratio_c, inverse > positive_clip_ratio_c
     negative = torch.where(capped_down, negative_clip_ratio_c * log_prob, down)

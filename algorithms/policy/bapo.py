@@ -4,12 +4,16 @@ import math
 from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from ...numerics import accumulator, bounded_log_ratio
 from ...registry import Mean, PerToken, Report, policy_loss
 from ...registry.hyper import Fraction, LogRatioBound, Positive
 from .dual_clip import RatioCap
+
+AtLeastOne = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+"""An upper bound below 1 would leave a good token nothing to learn on policy."""
 
 
 @policy_loss(
@@ -31,8 +35,8 @@ def bapo(
     ratio_lower_start: Annotated[Fraction, "the lower bound of the ratio that is tried first"] = 0.8,
     ratio_lower_max: Annotated[Fraction, "the last lower bound that is tried"] = 0.95,
     ratio_lower_step: Annotated[Positive, "by how much the lower bound rises from try to try"] = 0.05,
-    ratio_upper_start: Annotated[Positive, "the upper bound of the ratio that is tried first"] = 1.2,
-    ratio_upper_max: Annotated[Positive, "the last upper bound that is tried"] = 2.0,
+    ratio_upper_start: Annotated[AtLeastOne, "the upper bound of the ratio that is tried first"] = 1.2,
+    ratio_upper_max: Annotated[AtLeastOne, "the last upper bound that is tried"] = 2.0,
     ratio_upper_step: Annotated[Positive, "by how much the upper bound rises from try to try"] = 0.1,
     clip_ratio_c: RatioCap = 3.0,
     log_ratio_bound: LogRatioBound = 20.0,
@@ -60,7 +64,7 @@ def bapo(
     place = missed.long().cumprod(0).sum().clamp(max=share.shape[0] - 1)
     low = lows.gather(0, place.clamp(max=below)[None])[0].to(ratio.dtype)
     high = highs.gather(0, (place - below).clamp(min=0)[None])[0].to(ratio.dtype)
-    usable = torch.where(gains, torch.minimum(ratio, high), torch.maximum(ratio, low).clamp(max=clip_ratio_c))
+    usable = torch.where(gains, ratio.clamp(max=high), ratio.clamp(min=low).clamp(max=clip_ratio_c))
     report = {
         "pg_clipfrac": Mean(torch.where(gains, plain > high, plain < low) & (advantages != 0)),
         "ppo_kl": Mean(-log_ratio.detach()),

@@ -17,6 +17,7 @@ RatioCap = Annotated[float, Field(gt=1, description="the largest ratio that a ne
     scope="token",
     suits={"clip_ratio_c": "> 1 + clip_ratio_high"},
     claims=("on-policy-gradient", "pulls-back"),
+    deviates={"pulls-back@clip_ratio_c=1.5": "Past the cap a bad token is left alone, which is the idea of it: a low cap leaves it early."},
     compat={
         "verl": "`vanilla`, always on: clip_ratio_low, clip_ratio_high and clip_ratio_c as there; clip_ratio alone changes nothing there.",
         "trl": "delta is clip_ratio_c as long as it exceeds 1 + epsilon_high, else see `two-sided-delta`; log_ratio_bound: null.",

@@ -21,6 +21,7 @@ Delta = Annotated[Positive | None, "the largest ratio for a negative advantage; 
     scope="sequence",
     suits={"aggregation": "token-mean", "delta": "> 1 + clip_ratio_high"},
     claims=("on-policy-gradient", "pulls-back"),
+    deviates={"pulls-back@delta=1.5": "Past delta a bad token is left alone, as by two-sided-delta."},
     compat={
         "ms-swift": "its FIPO loss: epsilon and epsilon_high are the clip range, the rest has the same names; log_ratio_bound: null.",
     },

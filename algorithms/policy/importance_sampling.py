@@ -13,6 +13,7 @@ Objective = Annotated[Literal["ratio", "score"], "the ratio itself is trained, o
     aliases=("is-pg",),
     scope="token",
     claims=("on-policy-gradient", "pulls-back"),
+    deviates={"pulls-back@imp_ratio_cap=1.5": "Past the cap the ratio stands still and so does the token."},
     suits={"imp_ratio_cap": ">= 1"},
     compat={
         "skyrl": "`importance_sampling`; log_ratio_bound: null; token-sum.",

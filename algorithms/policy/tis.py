@@ -12,7 +12,6 @@ from ...registry.hyper import LogRatioBound, NonNegative, Positive
     scope="token",
     suits={"tis_upper_bound": ">= 1", "tis_lower_bound": "<= 1"},
     claims=("on-policy-gradient", "pulls-back"),
-    deviates={"on-policy-gradient@other-numbers": "A bound on the wrong side of 1 cuts the weight on policy too."},
     compat={
         "roll": "`tis`: tis_lower_bound and tis_upper_bound, practically fixed at 0 and 1; log_ratio_bound: null.",
         "torchforge": "ReinforceLoss: tis_lower_bound: 0.1, tis_upper_bound: 10, log_ratio_bound: null; old_log_prob holds the sampler's.",

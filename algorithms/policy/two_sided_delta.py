@@ -13,6 +13,7 @@ from ...registry.hyper import ClipBelow, ClipRange, LogRatioBound, Positive
     scope="token",
     suits={"delta": "> 1 + clip_ratio_high"},
     claims=("on-policy-gradient", "pulls-back"),
+    deviates={"pulls-back@delta=1.5": "Past delta a bad token is left alone, which is the idea of it: a low one leaves it early."},
     compat={
         "trl": "delta with epsilon and epsilon_high as clip_ratio_low and clip_ratio_high; log_ratio_bound: null.",
         "liger-kernel": "delta with epsilon_low and epsilon_high; log_ratio_bound: null.",

@@ -16,10 +16,7 @@ from .critic import Bootstrap, after_last
 @advantage_estimator(
     scope="sequence",
     claims=("rewards-better", "scale-equivariant", "causal", "zero-at-perfect-values"),
-    deviates={
-        "zero-at-perfect-values@other-numbers": "It discounts by turns, and the critic of this check by tokens.",
-        "referenced": "No paper or framework is known that has it.",
-    },
+    deviates={"referenced": "No paper or framework is known that has it."},
 )
 def gae_turn(
     token_rewards: PerToken,
