@@ -58,7 +58,7 @@ def made(recipe, tmp_path, *overrides, listen=lambda line: None):
 def rolled(trainer):
     """A rollout with everything that an update needs, as the loop makes it."""
     if trainer.needs_reference:
-        trainer.reference = trainer._frozen()
+        trainer.reference = trainer._compared_with()
     inputs, batch, _ = trainer._rollout()
     return inputs, trainer.objective.estimate(trainer._remember(inputs, batch))
 
@@ -335,7 +335,7 @@ def test_rollouts_become_a_batch(tmp_path):
     ("change", "say"),
     [
         ({"task": None}, "task: expected the name of a task"), ({"task": {"use": "spell-backward", "min_letters": 6, "max_letters": 4}}, "min_letters=6 is above max_letters=4"),
-        ({"model": [1]}, "model: expected a mapping with chat, d_model, dtype, gguf, heads, layers, path, template, tied, train_embeddings and wheel"), ({"model": {"heads": 3}}, "model.heads: d_model 64 is not a multiple of heads 3"),
+        ({"model": [1]}, "model: expected a mapping with chat, d_model, dtype, gguf, heads, layers, lora_alpha, lora_rank, path, template, tied, train_embeddings and wheel"), ({"model": {"heads": 3}}, "model.heads: d_model 64 is not a multiple of heads 3"),
         ({"rollout": {"temperature": 0}}, "rollout.temperature: 0 is out of bounds; expected a number > 0"),
         ({"rollout": {"samples_per_prompt": 1}}, "samples_per_prompt must be >= 2: 'grpo' compares the samples of one prompt"),
         ({"rollout": {"backend": "vllm"}}, "rollout.backend: 'vllm' is not one of 'torch'"), ({"train": {"betas": [0.9, 1.5]}}, "train.betas.1: 1.5 is out of bounds"),
