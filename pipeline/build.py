@@ -21,7 +21,7 @@ from ..registry import (
 from .bound import Bound
 from .document import Path_, steps
 from .hinting import ALL, Hints, a
-from .lint import lint_corrections, lint_params, lint_term
+from .lint import lint_chain, lint_corrections, lint_params, lint_sign, lint_term
 from .planning import widest
 from .recipe import Recipe
 from .terms import Coefficient, Correction, Plan, RewardKL, Term
@@ -107,6 +107,8 @@ class _Builder:
             terms.append(self._term("auxiliary_loss", path, raw, default, "", None))
         if "value_loss" in values:
             terms.append(self._term("value_loss", ("value_loss",), values["value_loss"], default, "value", 1.0))
+        for bound, why in lint_chain(advantages):
+            self.fault(("advantage", *map(int, bound.slot.split(".")[1:])), why)
         self._sensible([*rewards, *filters, *advantages, *(c.bound for c in corrections)], reward_kl)
         if self.faults:
             return None
@@ -119,7 +121,7 @@ class _Builder:
         scope = widest([b.component.scope for b in (*(t.bound for t in kept), *(c.bound for c in corrections if c.when == "loss"))])
         warnings = [w for t in kept for w in lint_term(t, self.aggregations[t.aggregation].component.name)]
         others = (*rewards, *filters, *advantages, *(c.bound for c in corrections), *(k.bound for k in reward_kl))
-        warnings += [w for b in others for w in lint_params(b)]
+        warnings += [w for b in others for w in lint_params(b)] + [w for k in reward_kl for w in lint_sign(k.bound, k.coefficient)]
         warnings += lint_corrections(corrections, kept)
         if reward_kl and any(t.bound.component.kind.name == "kl" for t in kept):
             self.notes.append("KL acts twice, in the reward and in the loss, as the list under 'kl' says.")

@@ -1,15 +1,23 @@
 """Warnings about recipes that are allowed but hardly meant: each component says what it suits."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ..registry import Rule
 from .bound import Bound
-from .terms import Correction, Term
+from .terms import Coefficient, Correction, Term
+
+_TURNED = {
+    "policy_loss": "what is good is unlearnt",
+    "value_loss": "the critic is driven away from the returns",
+    "kl": "the policy is driven away from the reference",
+}
+"""What a term does below 0, by its kind."""
 
 
 def lint_term(term: Term, aggregation: str) -> list[str]:
     """Return one sentence for each setting of a term that its component is not made for."""
-    found = lint_params(term.bound)
+    found = lint_params(term.bound) + lint_sign(term.bound, term.coefficient)
     suited = term.bound.component.suits.get("aggregation")
     if suited and aggregation not in suited.split(" | "):
         found.append(f"{term.bound.slot}: {term.bound.component.name!r} is made for the aggregation {suited}, not {aggregation}.")
@@ -32,6 +40,28 @@ def lint_params(bound: Bound) -> list[str]:
         rule, value = Rule.of(text), bound.params.get(name)
         if rule is not None and not rule.holds(value, bound.params):
             found.append(f"{bound.slot}.{name}: {value:g} does not suit {bound.component.name!r}, which is made for {name} {text}.")
+    return found
+
+
+def lint_sign(bound: Bound, coefficient: Coefficient) -> list[str]:
+    """Return a sentence for a coefficient below 0: what is minimised is then maximised, which another sign convention may have brought in."""
+    if coefficient.fixed is None or coefficient.fixed >= 0:
+        return []
+    name = bound.component.name
+    turned = _TURNED.get(bound.component.kind.name, f"{name!r} is maximised")
+    if bound.slot == "entropy":
+        turned = "the policy is paid for making up its mind; above 0 it is a bonus for staying undecided"
+    return [f"{coefficient.key}: {coefficient.fixed:g} is below 0, so {turned}."]
+
+
+def lint_chain(advantages: Sequence[Bound]) -> list[tuple[Bound, str]]:
+    """Return each estimator whose predecessor's advantages it replaces without reading them, and why that is a fault."""
+    found = []
+    for first, then in pairwise(advantages):
+        if not {"advantages", "returns"} & then.reads:
+            who = then.component.name
+            say = f"{who!r} makes advantages anew and does not read those of {first.component.name!r} before it, which would be lost"
+            found.append((then, f"{say}. A chain begins with one estimator and goes on with such as read those."))
     return found
 
 

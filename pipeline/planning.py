@@ -1,5 +1,6 @@
 """How a batch is cut: host arithmetic only, at the widest scope of the objective's terms, with equal numbers of parts on every rank."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -93,6 +94,9 @@ def part_of(batch: Batch, sequences: list[int]) -> Batch:
 
 def shuffled(units: list[list[int]], n: int, seed: int) -> list[list[int]]:
     """Deal units into ``n`` minibatches of nearly equal number, in an order that follows from ``seed`` alone."""
+    if n > len(units):
+        what = "sequences" if all(len(u) == 1 for u in units) else "groups"
+        warnings.warn(f"{n} minibatches of {len(units)} {what}: {n - len(units)} of them have no token to learn from.", stacklevel=3)
     order = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed)).tolist()
     size, extra = divmod(len(units), n)
     ends = [(i + 1) * size + min(i + 1, extra) for i in range(n)]

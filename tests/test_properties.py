@@ -353,7 +353,8 @@ def test_a_rank_without_work_adds_no_sequence_to_the_denominator():
     """Two rows dealt into three minibatches: the third is a row to keep step with, and counts as nothing even under ``empty: count``."""
     world = World(12)
     objective = composed({"policy_loss": "reinforce"}, "seq-mean-token-sum", empty="count")
-    minis = objective.minibatches(world.batch([1, 2]), 3, seed=0)
+    with pytest.warns(UserWarning, match="3 minibatches of 2 sequences: 1 of them have no token to learn from"):
+        minis = objective.minibatches(world.batch([1, 2]), 3, seed=0)
     assert [(m.idle, float(objective.weigh(m).totals.sequences)) for m in minis] == [(False, 1), (False, 1), (True, 0)]
 
 
