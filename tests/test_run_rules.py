@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from test_trainer import GRPO
+from tiny_runs import GRPO
 
 from lossary import LossaryError, load_recipe
 from lossary.diagnostics import RULES, warned

@@ -8,7 +8,7 @@ import traceback
 
 import pytest
 import torch
-from checkpoints import same
+from checkpoints import RECIPE, same
 
 from lossary import load_recipe
 from lossary.trainer import checkpoint
@@ -16,20 +16,7 @@ from lossary.trainer.loop import Trainer
 from lossary.trainer.run_folder import RunFolder
 from lossary.trainer.settings import Settings
 
-RECIPE = """
-advantage: [{use: gae, lam: 0.9}, whiten]
-policy_loss: ppo-clip
-value_loss: {use: clipped-mse, coef: 0.5}
-kl:
-  - {use: k1, apply: reward, coef: {use: adaptive-kl, kl_coef: 0.5, target: 1e-4, horizon: 20}}
-  - {use: k3, coef: {use: linear, start: 0.1, end: 0.0, steps: 8}}
-task: {use: sort-letters, letters: 2}
-model: {d_model: 16, layers: 1, heads: 2}
-warm_up: {steps: 3, batch: 4}
-rollout: {prompts: 4, samples_per_prompt: 2, staleness: 1}
-train: {steps: 12, minibatches: 2, epochs: 2, lr: 1e-2, checkpoint_every: 1}
-evaluate: {every: 2, items: 8}
-"""
+LONGER = ("train.steps=12", "rollout.staleness=1")
 LIMIT = 120
 """Seconds until one life of a run is taken for one that hangs."""
 
@@ -43,7 +30,7 @@ def live(folder, said):
             shutil.rmtree(run)  # killed before its first checkpoint: there is nothing to go on from
         if begun := not run.exists():
             run.mkdir()
-        at, recipe = RunFolder(run), load_recipe(folder / "r.yaml")
+        at, recipe = RunFolder(run), load_recipe(folder / "r.yaml", LONGER)
         if begun:
             at.keep_recipe(recipe.text())
         trainer = Trainer(Settings.of(recipe), at)

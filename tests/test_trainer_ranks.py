@@ -183,6 +183,16 @@ def test_a_run_goes_on_with_other_ranks_and_other_parts_of_weights(tmp_path, wan
 
 
 @pytest.mark.slow
+def test_a_policy_without_its_adapters_is_the_reference_on_all_ranks(tmp_path):
+    recipe = RECIPE.replace("warm_up: {steps: 2, batch: 5}", "reference: {adapters_off: true}").replace("use: k3", "use: full")
+    more = ["model.lora_rank=2", "train.steps=3"]
+    wanted = ran(1, {tied: case("ddp", 1, *more, tied=tied) for tied in ("true", "false")}, tmp_path / "one", recipe)[0]
+    assert all(abs(run[0][-1]["actor/kl_loss"]) > 1e-9 for run in wanted.values())
+    for name, run in ran(2, cases(BOTH, [2], *more), tmp_path / "two", recipe)[0].items():
+        same(run, wanted[name.split("-")[0]], f"2 ranks, {name}")
+
+
+@pytest.mark.slow
 def test_in_single_precision_every_step_has_the_same_loss_and_gradient_norm(tmp_path):
     """Weights are left out: where a gradient is all but zero, Adam makes a step of full size out of the rounding's sign.
 

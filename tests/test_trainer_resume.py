@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoints import same, tensors_of, written
+from checkpoints import RECIPE, same, tensors_of, written
 
 from lossary import LossaryError, load_recipe
 from lossary.cli.training import train_recipe
@@ -22,21 +22,6 @@ from lossary.trainer.loop import Trainer
 from lossary.trainer.ranks import Group
 from lossary.trainer.run_folder import RunFolder
 from lossary.trainer.settings import Settings
-
-RECIPE = """
-advantage: [{use: gae, lam: 0.9}, whiten]
-policy_loss: ppo-clip
-value_loss: {use: clipped-mse, coef: 0.5}
-kl:
-  - {use: k1, apply: reward, coef: {use: adaptive-kl, kl_coef: 0.5, target: 1e-4, horizon: 20}}
-  - {use: k3, coef: {use: linear, start: 0.1, end: 0.0, steps: 8}}
-task: {use: sort-letters, letters: 2}
-model: {d_model: 16, layers: 1, heads: 2}
-warm_up: {steps: 3, batch: 4}
-rollout: {prompts: 4, samples_per_prompt: 2}
-train: {steps: 4, minibatches: 2, epochs: 2, lr: 1e-2, checkpoint_every: 1}
-evaluate: {every: 2, items: 8}
-"""
 
 
 @pytest.fixture
