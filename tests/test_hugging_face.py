@@ -4,8 +4,9 @@ import pytest
 import torch
 
 transformers = pytest.importorskip("transformers", reason="pip install 'lossary[hf]'")
-tokenizers = pytest.importorskip("tokenizers", reason="pip install 'lossary[hf]'")
+pytest.importorskip("tokenizers", reason="pip install 'lossary[hf]'")
 from rollout_contract import RolloutContract  # noqa: E402
+from tiny_llama import made  # noqa: E402
 
 from lossary.models import ModelError, prompt_within  # noqa: E402
 from lossary.models.hugging_face import HuggingFaceFamily, in_wheel  # noqa: E402
@@ -13,23 +14,6 @@ from lossary.models.lora import Adapters, adapted  # noqa: E402
 from lossary.trainer.hf_generate import GenerateBackend  # noqa: E402
 from lossary.trainer.rollout import SamplingParams, TorchBackend  # noqa: E402
 from lossary.trainer.scoring import head_of  # noqa: E402
-
-WORDS = ["<pad>", "<s>", "</s>", *"0123456789+="]
-
-
-def made(folder, **how):
-    torch.manual_seed(0)
-    vocabulary = tokenizers.Tokenizer(tokenizers.models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<pad>"))
-    vocabulary.pre_tokenizer = tokenizers.pre_tokenizers.Split("", "isolated")
-    vocabulary.decoder = tokenizers.decoders.Fuse()
-    tokens = transformers.PreTrainedTokenizerFast(tokenizer_object=vocabulary, pad_token="<pad>", bos_token="<s>", eos_token="</s>")
-    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-    config = transformers.LlamaConfig(
-        vocab_size=len(WORDS), max_position_embeddings=32, pad_token_id=0, bos_token_id=1, eos_token_id=2, **sizes, **how
-    )
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
-    tokens.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
