@@ -1,5 +1,6 @@
 """From runs to a ranking, and to sentences that say no more than the runs do."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -60,8 +61,9 @@ def compare(folder: AblationFolder) -> Comparison:
         count = counts.setdefault(contestant, {"done": 0, "failed": 0, "missing": 0})
         state = state_of(folder, run)["state"]
         found = curve(folder, run, plan["score"]) if state == "done" else ([], [])
-        count["done" if found[1] else "failed" if state == "failed" else "missing"] += 1
-        if found[1]:
+        scored = math.isfinite(final(*found)) and math.isfinite(area(*found))
+        count["done" if scored else "failed" if state == "failed" else "missing"] += 1
+        if scored:
             finals.setdefault(contestant, {}).setdefault(stratum, {})[run.seed] = final(*found)
             areas.setdefault(contestant, {}).setdefault(stratum, {})[run.seed] = area(*found)
     base = plan["base"]
@@ -158,5 +160,5 @@ def _cautions(counts: Any, standings: list[Standing], tests: Any, adjusted: Any)
                 f"{name}: {count['failed']} of {sum(count.values())} runs failed; its numbers are of those that did not, so they flatter it."
             )
         if count["missing"]:
-            said.append(f"{name}: {count['missing']} of {sum(count.values())} runs are not finished or did not measure the score.")
+            said.append(f"{name}: {count['missing']} of {sum(count.values())} runs are not finished or measured no finite score.")
     return said

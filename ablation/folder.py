@@ -103,15 +103,17 @@ class AblationFolder:
         return None
 
     def lines(self, run: Run) -> list[dict[str, Any]]:
-        """Return what a run has measured; a last line that was cut off is none."""
+        """Return what a run has measured; a line that was cut off, or tells no step, is none."""
         path = self.run_path(run)
         file = path / "metrics.jsonl" if path else None
         made: list[dict[str, Any]] = []
         for text in file.read_text("utf-8", errors="replace").splitlines() if file and file.exists() else ():
             try:
-                made.append(json.loads(text))
+                line = json.loads(text)
             except json.JSONDecodeError:
                 continue
+            if isinstance(line, dict) and isinstance(line.get("step"), int):
+                made.append(line)
         return made
 
     def finished(self, run: Run) -> bool:

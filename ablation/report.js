@@ -1,11 +1,7 @@
 for (const table of document.querySelectorAll("table.sortable")) {
   const heads = [...table.tHead.rows[0].cells], body = table.tBodies[0];
   heads.forEach((head, i) => {
-    if (head.querySelector(".sr")) return;
-    const button = document.createElement("button");
-    button.append(...head.childNodes);
-    head.append(button);
-    button.addEventListener("click", () => {
+    head.querySelector("button")?.addEventListener("click", () => {
       const up = head.getAttribute("aria-sort") === "descending";
       heads.forEach((h) => h.removeAttribute("aria-sort"));
       head.setAttribute("aria-sort", up ? "ascending" : "descending");

@@ -69,10 +69,12 @@ def headline(compared: Comparison) -> str:
     if not compared.standings:
         return "No run is finished yet."
     best = compared.standings[0]
-    apart = [s.name for s in compared.standings[1:] if s.score[2] < best.score[1]]
+    apart = [s.name for s in compared.standings[1:] if s.score[2] < best.score[1] and min(s.runs, best.runs) > 1]
     told = f"{best.name} comes first with {best.score[0]:.3f} ({best.score[1]:.3f} to {best.score[2]:.3f})"
+    if len(compared.standings) == 1:
+        return f"{told}."
     if not apart:
-        return f"{told}; its interval overlaps with every other."
+        return f"{told}; nothing sets it apart from the others yet." if best.runs < 2 else f"{told}; its interval lies above no other."
     return f"{told}; its interval lies above that of {', '.join(apart)}."
 
 
