@@ -104,7 +104,7 @@ def dissect(batch: Batch, made: Sequence[Share]) -> Forensics:
     roles = tuple(s.term.role for s in made)
     grams = {}
     for column in made[0].gradients if made else ():
-        g = torch.stack([s.gradients[column].detach().double().flatten() for s in made])
+        g = torch.stack([s.gradients[column].flatten() for s in made]).double()
         grams[column] = Gram(names, roles, g @ g.T, g.shape[1])
     policy = next((s for s in made if s.term.bound.component.kind.name == "policy_loss"), None)
     return Forensics(grams, None if policy is None else effective_weights(batch, policy))

@@ -1,6 +1,6 @@
 """One loss run again from columns that were kept: the whole of it, or term by term with each token's share."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -92,44 +92,44 @@ def rerun(objective: Objective, batch: Batch, outputs: Mapping[str, Tensor], gen
             torch.random.set_rng_state(generator)
         out = alone.loss(batch, **leaves)  # type: ignore[arg-type]
         learning = {n: x for n, x in leaves.items() if x.requires_grad}
-        found = _gradients(out.total, learning)
-    return Result(out.total.detach(), {n: x.detach() for n, x in out.terms.items()}, found, alone.metrics(out, batch))
+        found = _gradients([out.total] if out.total.requires_grad else [], list(learning.values()))
+    return Result(
+        out.total.detach(),
+        {n: x.detach() for n, x in out.terms.items()},
+        dict(zip(learning, found, strict=True)),
+        alone.metrics(out, batch),
+    )
 
 
 def shares(objective: Objective, batch: Batch, outputs: Mapping[str, Tensor]) -> list[Share]:
     """Return every term of a weighed batch by itself, at the widest look there is: nothing is fused, nothing reduced."""
-    terms = objective.plan.terms
-    sides, leaves = _seen(objective, terms, batch, outputs)
-    return [_share(objective, term, batch, sides[term.role], leaves) for term in terms]
+    return _shares(objective, objective.plan.terms, batch, outputs)
 
 
 def share(objective: Objective, term: Term, batch: Batch, outputs: Mapping[str, Tensor]) -> Share:
     """Return one term of a weighed batch."""
-    sides, leaves = _seen(objective, [term], batch, outputs)
-    return _share(objective, term, batch, sides[term.role], leaves)
+    return _shares(objective, [term], batch, outputs)[0]
 
 
-def _seen(
-    objective: Objective, terms: Iterable[Term], batch: Batch, outputs: Mapping[str, Tensor]
-) -> tuple[dict[str, Side], dict[str, Tensor]]:
-    """Return what each role's terms see of a batch, made once for all of them, and the model's columns."""
+def _shares(objective: Objective, terms: Iterable[Term], batch: Batch, outputs: Mapping[str, Tensor]) -> list[Share]:
+    """Run terms forward one by one and backward together. Each has leaves of its own, so that their gradients stay apart."""
     if batch.totals is None:
         raise LossaryError("this batch was not weighed: its tokens have no weight yet.")
-    leaves = leaves_of(outputs)
+    forward, asked, leaves = list[Share](), list[Tensor](), list[Tensor]()
     with torch.enable_grad():
-        shown = Outputs.of({**dict.fromkeys(LEARN), **leaves}, batch, {})
-        return {role: side_of(objective.plan, role, batch, shown, {}) for role in sorted({t.role for t in terms})}, leaves
-
-
-def _share(objective: Objective, term: Term, batch: Batch, side: Side, leaves: Mapping[str, Tensor]) -> Share:
-    reports: dict[str, Measure] = {}
-    with torch.enable_grad():
-        part = summand(term)
-        loss = part.loss(side, objective.memory, objective.chunk_tokens, reports)
-        value = part.weighed(side, loss)
-        coefficient = coefficient_in(term, batch)
-        found = _gradients(coefficient * value, {n: x for n, x in leaves.items() if x.requires_grad})
-    return Share(term, side, loss, part.level, coefficient, value.detach(), found, reports, batch)
+        for term in terms:
+            own, reports = leaves_of(outputs), dict[str, Measure]()
+            side = side_of(objective.plan, term.role, batch, Outputs.of({**dict.fromkeys(LEARN), **own}, batch, {}), {})
+            part = summand(term)
+            loss = part.loss(side, objective.memory, objective.chunk_tokens, reports)
+            value, coefficient = part.weighed(side, loss), coefficient_in(term, batch)
+            if value.requires_grad:
+                asked.append(coefficient * value)
+            leaves += [x for x in own.values() if x.requires_grad]
+            forward.append(Share(term, side, loss, part.level, coefficient, value.detach(), {}, reports, batch))
+        found = iter(_gradients(asked, leaves))
+    learning = [n for n in outputs if n in LEARN]
+    return [replace(one, gradients={n: next(found) for n in learning}) for one in forward]
 
 
 def coefficient_in(term: Term, batch: Batch) -> Tensor | float:
@@ -137,9 +137,9 @@ def coefficient_in(term: Term, batch: Batch) -> Tensor | float:
     return 1.0 if term.coefficient.fixed == 1 else batch.coefficients[term.name]
 
 
-def _gradients(value: Tensor, leaves: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    if not value.requires_grad:
-        return {n: torch.zeros_like(x) for n, x in leaves.items()}
-    # What made the columns of a side is shared by its terms, where corrections dropped tokens.
-    found = torch.autograd.grad(value, list(leaves.values()), allow_unused=True, retain_graph=True)
-    return {n: torch.zeros_like(x) if g is None else g for (n, x), g in zip(leaves.items(), found, strict=True)}
+def _gradients(values: Sequence[Tensor], leaves: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of all values together, 0 where a leaf is in none of them."""
+    if not values or not leaves:
+        return [torch.zeros_like(x) for x in leaves]
+    found = torch.autograd.grad(values, leaves, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for x, g in zip(leaves, found, strict=True)]

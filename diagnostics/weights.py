@@ -17,6 +17,7 @@ from .running import Share
 
 BINS = 24
 """Buckets of position and of length, each twice as wide as the one before: 0, 1, 2-3, 4-7, ..."""
+EDGES = 2 ** torch.arange(BINS - 1)
 SIGNS = ("A > 0", "A < 0")
 
 
@@ -94,7 +95,7 @@ def effective_weights(batch: Batch, policy: Share) -> Buckets:
     g = torch.where(live & (slope != 0), -slope / torch.where(live, pushes, 1.0), 0.0)
     facts = torch.stack([live.to(g.dtype), g, g * g, (live & (g == 0)).to(g.dtype), (g < 0).to(g.dtype)], 1)
     places, lengths = batch.sequences.places, batch.sequences.spread(batch.sequences.lengths)
-    edges = torch.tensor([2**i for i in range(BINS - 1)], device=a.device)
+    edges = EDGES.to(a.device)
     found = ((a < 0).long(), 2), *((torch.bucketize(x, edges, right=True), BINS) for x in (places, lengths))
     return Buckets(*(facts.new_zeros(size, 5).index_add(0, bucket, facts) for bucket, size in found))
 
