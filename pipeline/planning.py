@@ -3,6 +3,7 @@
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 import torch
 
@@ -63,9 +64,11 @@ def dealt(batch: Batch, units: list[list[int]], n: int, seed: int, ranks: Ranks)
     Waits for the device: ``sequence_ids`` says which sequence is which.
     """
     ids = batch["sequence_ids"]
-    firsts = ids.index_select(0, upload([u[0] for u in units], ids.device)).tolist()
-    own = dict(zip(firsts, units, strict=True)) if not batch.idle else {}
-    there = sorted(ranks.gather(ids.new_tensor(list(own))).tolist())
+    firsts = ids.index_select(0, upload([u[0] for u in units], ids.device)).tolist() if not batch.idle else []
+    own = dict(zip(firsts, units, strict=not batch.idle))
+    there = sorted(ranks.gather(ids.new_tensor(firsts)).tolist())
+    if twice := [a for a, b in pairwise(there) if a == b]:  # seen by all ranks alike, so that none waits for another
+        raise ColumnError(f"column 'sequence_ids' says {twice[0]} of two sequences of the step; one of them would never be learned from.")
     return [sorted(s for i in chosen for s in own.get(there[i], ())) for chosen in shuffled([[i] for i in range(len(there))], n, seed)]
 
 

@@ -3,6 +3,7 @@
 import importlib
 
 from lossary.registry import (
+    Catalog,
     hookimpl,
     kl_estimator,
     policy_loss,
@@ -83,3 +84,14 @@ def first_loss(log_prob, advantages):
 @kl_estimator
 def k9(log_prob, ref_log_prob):
     return log_prob - ref_log_prob
+
+
+def only_failure(site, source, module="bad_one"):
+    """The one cause why a plugin is out; the good one beside it is in."""
+    install(site, "good-dist", "1.2", "good_one", GOOD)
+    install(site, "bad-dist", "0.1", module, source)
+    book = Catalog.load()
+    assert brought(book, "good-dist 1.2") == {"policy_loss/stranger"}
+    assert brought(book, "bad-dist 0.1") == set()
+    (failure,) = book.failures
+    return failure.why

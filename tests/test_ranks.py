@@ -5,7 +5,10 @@ import time
 
 import pytest
 import torch
+from worlds import World
 
+import lossary
+from lossary import ColumnError
 from lossary.batch import ONE_RANK, OneRank, SimulatedRanks
 
 
@@ -87,3 +90,19 @@ def test_ranks_that_do_not_all_meet_are_told_so():
 
     with pytest.raises(RuntimeError, match=r"the 2 ranks did not all meet in the same reductions within 0.2 s"):
         SimulatedRanks.run(2, work, timeout=0.2)
+
+
+def test_two_sequences_of_one_id_are_refused_by_every_rank_before_one_is_lost():
+    world, plan = World(4), lossary.compose({"policy_loss": "reinforce"}).plan
+    rows = [[0, 1, 2], [3, 4, 5, 6]]
+
+    def minis(ranks, rank, ids):
+        batch = world.batch(rows[rank])
+        batch = batch.with_columns(batch.levels["rewards"], sequence_ids=torch.tensor(ids[rank]))
+        return [sorted(m["sequence_ids"].tolist()) for m in lossary.Objective(plan, ranks).minibatches(batch, 2, seed=1) if not m.idle]
+
+    found = SimulatedRanks.run(2, lambda ranks, rank: minis(ranks, rank, [[10, 11, 12], [13, 14, 15, 16]]))
+    assert sorted(i for mine in found for mini in mine for i in mini) == list(range(10, 17))
+    for ids in ([[10, 11, 12], [13, 11, 15, 16]], [[10, 11, 11], [13, 14, 15, 16]]):
+        with pytest.raises(ColumnError, match="column 'sequence_ids' says 11 of two sequences of the step"):
+            SimulatedRanks.run(2, lambda ranks, rank, ids=ids: minis(ranks, rank, ids))
