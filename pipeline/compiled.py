@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -125,11 +125,24 @@ def _with_slopes(role: str, x: Tensor, found: Mapping[str, Tensor], outputs: Out
     own = [name for name in found if (name in CRITIC) == (role == "critic")]
     if not own:
         return x
-    joined: Tensor = _Known.apply(x, [found[name] for name in own], *[outputs.columns[name] for name in own])  # type: ignore[no-untyped-call]
+    joined: Tensor = _Found.apply(x, [found[name] for name in own], *[outputs.columns[name] for name in own])  # type: ignore[no-untyped-call]
     return joined
 
 
-class _Known(torch.autograd.Function):
+T = TypeVar("T")
+
+
+def handed_over(found: T | None, what: str) -> T:
+    """Return gradients that were found with their loss, which are there for one backward pass; ``LossaryError`` afterwards."""
+    if found is None:
+        raise LossaryError(
+            f"the gradients of this loss were handed over already: {what} can be differentiated once. "
+            "Call loss again, or add losses up before backward."
+        )
+    return found
+
+
+class _Found(torch.autograd.Function):
     """A sum whose gradient was found with it."""
 
     @staticmethod
@@ -142,12 +155,7 @@ class _Known(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Hand over the gradients, scaled in place."""
-        slopes, ctx.slopes = ctx.slopes, None
-        if slopes is None:
-            raise LossaryError(
-                "the gradients of this loss were handed over already: a compiled loss can be differentiated once. "
-                "Call loss again, or add losses up before backward."
-            )
+        slopes, ctx.slopes = handed_over(ctx.slopes, "a compiled loss"), None
         return None, None, *[slope.mul_(grad) for slope in slopes]
 
 
@@ -169,9 +177,9 @@ _NOWHERE: Any = None
 
 
 def _bare(micro: Batch) -> Batch:
-    """Leave out what only the host reads: it would make a new graph for every batch."""
+    """Leave out what only the host reads, for it would make a new graph for every batch, and coefficients, which come apart."""
     inner = None if micro.kept is None else _bare(micro.kept)
-    return replace(micro, layout=_NOWHERE, lengths=(), groups=(), prompts=(), reports={}, kept=inner)
+    return replace(micro, layout=_NOWHERE, lengths=(), groups=(), prompts=(), coefficients={}, reports={}, kept=inner)
 
 
 # ── trees of tensors ─────────────────────────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..numerics import Read, Slopes, Softening, accumulator, read_rows, write_slopes
-from ..registry import LossaryError
+from .compiled import handed_over
 from .piecewise import Piecewise
 
 
@@ -158,12 +158,7 @@ class OnePass(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Hand over the gradients."""
-        found, ctx.found = ctx.found, None
-        if found is None:
-            raise LossaryError(
-                "the gradients of this loss were handed over already: a loss of LossHead's one pass can be differentiated once. "
-                "Call loss again, or add losses up before backward."
-            )
+        found, ctx.found = handed_over(ctx.found, "a loss of LossHead's one pass"), None
         made = found.scaled(grad / ctx.scale)
         return *(None if g is None else g.to(dtype) for g, dtype in zip(made, ctx.like, strict=True)), *[None] * 5
 

@@ -99,6 +99,36 @@ def test_what_is_not_as_recorded_is_named(file):
     assert "term policy" not in told
 
 
+LOSS = """import lossary, pathlib
+pathlib.Path(__file__).with_suffix(".ran").touch()
+
+@lossary.policy_loss
+def theirs(log_prob, advantages):
+    return -log_prob * advantages
+"""
+
+
+def test_a_dumps_recipe_runs_code_of_the_folder_at_hand_or_none(tmp_path, monkeypatch, capsys):
+    here, there = tmp_path / "here", tmp_path / "there"
+    recipe = {"plugins": ["losses.py"], "policy_loss": "theirs", "aggregation": "token-mean"}
+    for folder in (here, there):
+        folder.mkdir()
+        (folder / "losses.py").write_text(LOSS)
+    monkeypatch.chdir(there)
+    (there / "r.yaml").write_text(json.dumps(recipe))
+    objective = lossary.compose("r.yaml")
+    batch = objective.weigh(objective.estimate(Batch.from_packed([2, 3], advantages=torch.ones(5))))
+    save_batch(there / "f", batch, objective=objective, recipe="r.yaml", outputs={"log_prob": -torch.rand(5)})
+    (there / "losses.ran").unlink()
+
+    monkeypatch.chdir(here)
+    code, _, err = ended(monkeypatch, capsys, "replay", str(there / "f"), "--no-plugins")
+    assert (code, "plugin 'losses.py' is not loaded: no plugins are" in err) == (2, True)
+    assert not list(tmp_path.rglob("*.ran"))
+    assert ended(monkeypatch, capsys, "replay", str(there / "f"))[0] == 0
+    assert list(tmp_path.rglob("*.ran")) == [here / "losses.ran"]
+
+
 def test_a_batch_without_a_recipe_or_outputs_cannot_be_replayed(tmp_path, monkeypatch, capsys):
     batch = Batch.from_padded(torch.ones(1, 2, dtype=torch.bool), advantages=torch.ones(1, 2))
     save_batch(tmp_path / "f", batch)
