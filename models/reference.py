@@ -1,6 +1,6 @@
 """The frozen policy that a KL term compares with: a copy that stays at hand, a copy kept on the CPU, or the policy without its adapters."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -107,3 +107,10 @@ class WithoutAdapters:
     def state_dict(self) -> Mapping[str, Tensor]:
         """Return nothing: the weights are the policy's."""
         return {}
+
+
+def reference_of(how: ReferenceSettings, policy: Any, copy: Callable[[], nn.Module]) -> Reference:
+    """Return the policy as it is now, frozen; ``copy`` makes a second one where that is wanted."""
+    if how.adapters_off:
+        return WithoutAdapters(policy)
+    return Offloaded(copy(), next(policy.parameters()).device) if how.param_offload else Resident(copy())

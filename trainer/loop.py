@@ -17,7 +17,7 @@ from ..builtin import compose
 from ..diagnostics.skipping import cause
 from ..diagnostics.watching import Watch
 from ..models import prompt_within
-from ..models.reference import Offloaded, Reference, Resident, WithoutAdapters
+from ..models.reference import Reference, reference_of
 from ..pipeline import LossOut, Objective
 from ..pipeline.lock import compared, lock_of
 from ..registry import Level, LossaryError
@@ -277,12 +277,7 @@ class Trainer:
 
     def _compared_with(self) -> Reference | None:
         """Return the policy as it is now, frozen, where an objective asks for it."""
-        how = self.settings.reference
-        if not self.needs_reference:
-            return None
-        if how.adapters_off:
-            return WithoutAdapters(self.policy)
-        return Offloaded(self._frozen(), next(self.policy.parameters()).device) if how.param_offload else Resident(self._frozen())
+        return reference_of(self.settings.reference, self.policy, self._frozen) if self.needs_reference else None
 
     def _keep_model(self) -> None:
         """Write the policy as others load it, where its family has such a form; all ranks together, for its weights may lie in parts."""

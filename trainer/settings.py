@@ -139,8 +139,8 @@ class Settings:
                 _fault(recipe, faults, ("reference", key), why)
         if plan and rollout:
             _suited(recipe, plan, rollout, faults)
-        if plan and rollout and train:
-            _enough(recipe, plan, rollout, train, faults)
+            if train:
+                _enough(recipe, plan, rollout, train, faults)
         if plan and not faults:
             _makeable(recipe, plan, task, faults)
         if faults or plan is None:
@@ -184,11 +184,9 @@ def _suited(recipe: Recipe, plan: Plan, rollout: RolloutSettings, faults: list[F
 
 def _enough(recipe: Recipe, plan: Plan, rollout: RolloutSettings, train: TrainSettings, faults: list[Fault]) -> None:
     """Check that no minibatch is empty from the start: a step without a token still moves the weights by what the optimizer remembers."""
-    whole = plan.scope == "group"
-    units = rollout.prompts * (1 if whole else rollout.samples_per_prompt)
-    if _reinforces(plan) and train.minibatches > units:
-        of = "groups, which stay whole" if whole else "sequences"
-        say = f"minibatches must be <= {units}: a rollout has {units} {of}, and a minibatch without any is a step on nothing"
+    each, of = (1, "groups, which stay whole") if plan.scope == "group" else (rollout.samples_per_prompt, "sequences")
+    if _reinforces(plan) and train.minibatches > (n := rollout.prompts * each):
+        say = f"minibatches must be <= {n}: a rollout has {n} {of}, and a minibatch without any is a step on nothing"
         _fault(recipe, faults, ("train", "minibatches"), say)
 
 
